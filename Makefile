@@ -1,0 +1,52 @@
+# make demo   classify real files with the real ONNX model, then show what the compiler did
+# make test   the whole test suite, on two processes
+# make bench  planish beside its peers: PyTorch, ONNX Runtime, OpenVINO, JAX (downloads them; large)
+# make lint   ruff and mypy
+#
+# Each target makes the virtual environment it needs: .venv for demo, test and lint, .venv-bench for bench.
+# Choose the interpreter with PYTHON=python3.12; pass options with ARGS="...".
+
+PYTHON ?= python3
+ARGS   ?=
+PY      = .venv/bin/python
+PIP     = -m pip install --quiet --disable-pip-version-check -c constraints/dev.txt
+GROUND  = pyproject.toml constraints/dev.txt planish/__init__.py
+
+.PHONY: demo test bench lint clean
+.DELETE_ON_ERROR:
+
+demo: .venv/.demo
+	@$(PY) examples/demo.py $(ARGS)
+
+test: .venv/.dev
+	@echo "planish: running the tests"
+	@$(PY) -m pytest -n 2 --dist worksteal -q $(ARGS)
+
+bench: .venv-bench/.bench
+	@.venv-bench/bin/python -m benchmarks $(ARGS)
+
+lint: .venv/.dev
+	@echo "planish: ruff"
+	@$(PY) -m ruff check .
+	@echo "planish: mypy"
+	@$(PY) -m mypy planish
+
+clean:
+	rm -rf .venv .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The stamp .venv/.demo says "the extra `demo` is installed in .venv"; likewise the others.
+.venv/.%: $(GROUND) | .venv/bin/python
+	@echo "planish: installing planish[$*] into .venv"
+	@$(PY) $(PIP) -e ".[$*]"
+	@touch $@
+
+.venv-bench/.%: $(GROUND) | .venv-bench/bin/python
+	@echo "planish: installing planish[$*] into .venv-bench"
+	@.venv-bench/bin/python $(PIP) -e ".[$*]"
+	@touch $@
+
+%/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	    echo "planish needs Python 3.10 or newer; choose one with: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "planish: making the virtual environment $*"
+	@$(PYTHON) -m venv $*
