@@ -1,0 +1,88 @@
+"""LLVM IR text to machine code. The only place that loads llvmlite, and only when called.
+
+In: the text of one module and the machine it is for. Out: an ELF relocatable object, or assembly text.
+Code is position independent with the small code model: llvmlite's default (jitdefault) means large on x86-64, where every
+constant costs a 64-bit move and arithmetic on the global offset table.
+"""
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any, Literal
+
+Passes = Literal["none", "lite", "full"]
+
+_lock = threading.Lock()  # llvmlite parses into one global context
+
+
+@functools.cache
+def _llvm() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()
+    return llvm
+
+
+def emit_object(ir_text: str, triple: str, cpu: str = "", features: str = "", passes: Passes = "lite",
+                cg_level: int = 2) -> bytes:
+    """The ELF object of a module. `passes`: none; lite = SROA, InstCombine, SimplifyCFG, LSR; full = O2 without
+    vectorisers and unrolling. `cg_level` is the effort of code generation, 0 to 3. ValueError shows faulty IR."""
+    with _lock:
+        module, machine = _optimised(ir_text, triple, cpu, features, passes, cg_level)
+        return machine.emit_object(module)
+
+
+def emit_assembly(ir_text: str, triple: str, cpu: str = "", features: str = "", passes: Passes = "lite",
+                  cg_level: int = 2) -> str:
+    """The assembly text of a module; arguments as `emit_object`."""
+    with _lock:
+        module, machine = _optimised(ir_text, triple, cpu, features, passes, cg_level)
+        return machine.emit_assembly(module)
+
+
+def llvm_version() -> str:
+    """LLVM's version, for cache keys and reports."""
+    return ".".join(map(str, _llvm().llvm_version_info))
+
+
+def _optimised(ir_text: str, triple: str, cpu: str, features: str, passes: Passes, cg_level: int) -> tuple[Any, Any]:
+    module = _parse(ir_text, triple)
+    machine = _llvm().Target.from_triple(triple).create_target_machine(
+        cpu=cpu, features=features, opt=cg_level, reloc="pic", codemodel="small")
+    _run_passes(module, machine, passes)
+    return module, machine
+
+
+def _parse(ir_text: str, triple: str) -> Any:
+    llvm = _llvm()
+    try:
+        module = llvm.parse_assembly(ir_text)
+        module.triple = triple
+        module.verify()
+    except RuntimeError as error:
+        raise ValueError(f"LLVM refuses this module: {error}") from None
+    return module
+
+
+def _run_passes(module: Any, machine: Any, passes: Passes) -> None:
+    llvm = _llvm()
+    if passes == "none":
+        return
+    if passes not in ("lite", "full"):
+        raise ValueError(f"passes is none, lite or full, not {passes!r}")
+    tuning = llvm.create_pipeline_tuning_options(speed_level=2 if passes == "full" else 1)
+    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, tuning)
+    manager = builder.getModulePassManager() if passes == "full" else _lite(llvm)
+    manager.run(module, builder)
+
+
+def _lite(llvm: Any) -> Any:
+    manager = llvm.create_new_module_pass_manager()
+    manager.add_sroa_pass()
+    manager.add_instruction_combine_pass()
+    manager.add_simplify_cfg_pass()
+    manager.add_loop_strength_reduce_pass()
+    return manager

@@ -1,0 +1,125 @@
+"""What machine code is generated for: this machine's CPU, or a generic one to cross-compile to.
+
+In: /proc/cpuinfo, /sys/devices/system/cpu (Linux). Out: a `Target`. LLVM is not loaded here: features are taken from what
+the kernel reports, because a virtual machine may mask features that its CPU model's name would imply.
+"""
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planish import knobs
+
+_CPU = Path("/sys/devices/system/cpu/cpu0/cache")
+
+# The kernel's word for a feature -> LLVM's.
+_X86_FEATURES = {
+    "sse3": "sse3", "pni": "sse3", "ssse3": "ssse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "popcnt": "popcnt",
+    "cx16": "cx16", "movbe": "movbe", "avx": "avx", "f16c": "f16c", "fma": "fma", "avx2": "avx2", "bmi1": "bmi",
+    "bmi2": "bmi2", "abm": "lzcnt", "avx_vnni": "avxvnni", "avx512f": "avx512f", "avx512cd": "avx512cd",
+    "avx512bw": "avx512bw", "avx512dq": "avx512dq", "avx512vl": "avx512vl", "avx512_vnni": "avx512vnni",
+    "avx512_bf16": "avx512bf16", "avx512_fp16": "avx512fp16", "avx512vbmi": "avx512vbmi", "avx512_vbmi2": "avx512vbmi2",
+    "avx512_bitalg": "avx512bitalg", "avx512_vpopcntdq": "avx512vpopcntdq", "amx_tile": "amx-tile",
+    "amx_int8": "amx-int8", "amx_bf16": "amx-bf16",
+}
+_LEVELS = ("sse2", "avx2", "avx512")
+_NEEDS = {
+    "avx512": {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"},
+    "avx2": {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"},
+    "sse2": set(),
+}
+_NAMES = {"avx512": "x86-64-v4", "avx2": "x86-64-v3", "sse2": "x86-64"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine: `features` as LLVM takes them ("+avx2,+fma"), `isa` the vector level, sizes in bytes, `cores` usable CPUs."""
+
+    triple: str
+    cpu: str
+    features: str
+    isa: str
+    vector_bytes: int
+    registers: int
+    l1: int
+    l2: int
+    l3: int
+    cores: int
+
+    def has(self, feature: str) -> bool:
+        """Whether LLVM's feature name is on: `target.has("avx512bf16")`."""
+        return f"+{feature}" in self.features.split(",")
+
+    @property
+    def code_key(self) -> str:
+        """What of the target decides the generated code."""
+        return f"{self.triple} {self.cpu} {self.features} l1={self.l1} l2={self.l2} l3={self.l3}"
+
+
+def host() -> Target:
+    """This machine, limited to the instruction set of the knob `target`. RuntimeError for a CPU planish has no code for."""
+    return _host(knobs.target)
+
+
+def aarch64() -> Target:
+    """A generic 64-bit Arm machine with NEON, to cross-compile for."""
+    return Target("aarch64-unknown-linux-gnu", "generic", "+neon,+fp-armv8", "neon", 16, 32,
+                  l1=64 << 10, l2=1 << 20, l3=0, cores=1)
+
+
+@functools.cache
+def _host(limit: str) -> Target:
+    machine = platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    l1, l2, l3 = _cache_sizes()
+    if machine in ("aarch64", "arm64"):
+        return replace(aarch64(), l1=l1, l2=l2, l3=l3, cores=cores)
+    if machine not in ("x86_64", "AMD64"):
+        raise RuntimeError(f"planish generates code for x86-64 and aarch64, this machine is {machine!r}")
+    flags = _x86_flags()
+    isa = _x86_level(flags, limit)
+    features = _x86_features(flags, isa)
+    width, registers = {"avx512": (64, 32), "avx2": (32, 16), "sse2": (16, 16)}[isa]
+    return Target("x86_64-unknown-linux-gnu", _NAMES[isa], features, isa, width, registers, l1, l2, l3, cores)
+
+
+def _x86_flags() -> set[str]:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return set(line.split(":", 1)[1].split())
+    raise RuntimeError("/proc/cpuinfo has no line 'flags': the CPU's instruction sets can't be known")
+
+
+def _x86_level(flags: set[str], limit: str) -> str:
+    allowed = _LEVELS[:_LEVELS.index(limit) + 1] if limit else _LEVELS
+    return next(level for level in reversed(allowed) if _NEEDS[level] <= flags)
+
+
+def _x86_features(flags: set[str], isa: str) -> str:
+    """Present features on; under a lower level, what belongs to a higher one stays off."""
+    on = sorted({_X86_FEATURES[f] for f in flags & set(_X86_FEATURES)})
+    if isa != "avx512":
+        on = [f for f in on if not f.startswith(("avx512", "amx"))]
+    if isa == "sse2":
+        on = [f for f in on if not f.startswith("avx") and f not in ("fma", "f16c", "bmi", "bmi2", "movbe")]
+    # full 512-bit vectors also where LLVM would prefer 256
+    return ",".join([f"+{f}" for f in on] + (["-prefer-256-bit"] if isa == "avx512" else []))
+
+
+def _cache_sizes() -> tuple[int, int, int]:
+    """Data cache bytes of CPU 0 by level; usual sizes where the machine does not say, 0 for a missing third level."""
+    sizes = {1: 32 << 10, 2: 512 << 10, 3: 0}
+    for index in sorted(_CPU.glob("index*")) if _CPU.exists() else ():
+        try:
+            if (index / "type").read_text().strip() != "Instruction":
+                sizes[int((index / "level").read_text())] = _size((index / "size").read_text().strip())
+        except (OSError, ValueError):
+            continue  # a sandbox may hide some of these files
+    return sizes[1], sizes[2], sizes[3]
+
+
+def _size(text: str) -> int:
+    return int(text[:-1]) << {"K": 10, "M": 20}[text[-1]] if text[-1:] in "KM" else int(text)

@@ -1,0 +1,116 @@
+"""Every environment variable of planish, in one typed table.
+
+In: the environment at the moment of asking, or a value set by `override`. Out: a typed value: `knobs.cache_dir`.
+A knob whose `affects_code` is set changes what is generated, so its value is part of every cache key: `code_key()`.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One setting: the variable it is read from, how its text is read, and what it does."""
+
+    name: str
+    env: str
+    read: Callable[[str], Any]
+    default: Any
+    doc: str
+    affects_code: bool = False
+
+    @property
+    def type_name(self) -> str:
+        return self.read.__name__.lstrip("_")
+
+
+def _bool(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError("a yes or no: 1 or 0")
+
+
+def _count(text: str) -> int:
+    number = int(text.split(",")[0])  # OMP_NUM_THREADS may list one count per nesting level
+    if number < 1:
+        raise ValueError("a whole number from 1 up")
+    return number
+
+
+def _bytes(text: str) -> int:
+    units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+    text = text.strip().lower().removesuffix("b").removesuffix("i")
+    number = int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)
+    if number < 0:
+        raise ValueError("a size from 0 up, such as 512M")
+    return number
+
+
+def _isa(text: str) -> str:
+    if text not in ("", "sse2", "avx2", "avx512"):
+        raise ValueError("one of sse2, avx2, avx512, or empty for this machine's own")
+    return text
+
+
+KNOBS: dict[str, Knob] = {knob.name: knob for knob in (
+    Knob("disable", "PLANISH_DISABLE", _bool, False, "run every program by its front end; compile nothing"),
+    Knob("num_threads", "PLANISH_NUM_THREADS", _count, None, "threads per call; else OMP_NUM_THREADS, else the CPUs we may use"),
+    Knob("omp_num_threads", "OMP_NUM_THREADS", _count, None, "threads per call where PLANISH_NUM_THREADS is not set"),
+    Knob("cache_dir", "PLANISH_CACHE_DIR", str, None, "folder of the disk cache; else $XDG_CACHE_HOME/planish, else ~/.cache/planish"),
+    Knob("disable_cache", "PLANISH_DISABLE_CACHE", _bool, False, "neither read nor write the disk cache"),
+    Knob("cache_bytes", "PLANISH_CACHE_BYTES", _bytes, 1 << 30, "largest size of the disk cache; the least recently used entries go first"),
+    Knob("pool_bytes", "PLANISH_POOL_BYTES", _bytes, None, "most bytes of free output memory kept for reuse; else an eighth of RAM, 1 GiB at most"),
+    Knob("target", "PLANISH_TARGET", _isa, "", "use no more than this instruction set: sse2, avx2 or avx512", affects_code=True),
+    Knob("logs", "PLANISH_LOGS", str, "", "comma-separated log artifacts, as TORCH_LOGS"),
+    Knob("logs_out", "PLANISH_LOGS_OUT", str, None, "file that logs are written to; else standard error"),
+    Knob("trace", "PLANISH_TRACE", str, None, "folder that every compile writes its passes and code to"),
+)}
+
+_overrides: ContextVar[dict[str, Any]] = ContextVar("planish_knobs", default={})
+
+
+def value(name: str) -> Any:
+    """The setting now: an enclosing `override`, else the environment, else the default. ValueError names a bad text."""
+    knob = KNOBS[name]
+    overrides = _overrides.get()
+    if name in overrides:
+        return overrides[name]
+    text = os.environ.get(knob.env)
+    if text is None or text == "":
+        return knob.default
+    try:
+        return knob.read(text)
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{knob.env}={text!r} can't be read as {knob.type_name}: {error}") from None
+
+
+@contextmanager
+def override(**values: Any) -> Iterator[None]:
+    """Set knobs inside a `with` block, for this thread and the tasks it starts. An unknown name is a TypeError."""
+    unknown = sorted(set(values) - set(KNOBS))
+    if unknown:
+        raise TypeError(f"no knob named {', '.join(unknown)}; known: {', '.join(sorted(KNOBS))}")
+    token = _overrides.set(_overrides.get() | values)
+    try:
+        yield
+    finally:
+        _overrides.reset(token)
+
+
+def code_key() -> str:
+    """The values of all knobs that change generated code, as text for a cache key."""
+    return ";".join(f"{knob.name}={value(knob.name)!r}" for knob in KNOBS.values() if knob.affects_code)
+
+
+def __getattr__(name: str) -> Any:
+    if name in KNOBS:
+        return value(name)
+    raise AttributeError(f"planish.knobs has no knob {name!r}")
