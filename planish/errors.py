@@ -1,0 +1,62 @@
+"""Every error planish raises by itself. Each also is the built-in kind a person would expect to catch."""
+from __future__ import annotations
+
+
+class PlanishError(Exception):
+    """Base of all errors of planish."""
+
+
+class UnsupportedDType(PlanishError, TypeError):
+    """An element type planish does not have."""
+
+
+class TypeRuleError(PlanishError, TypeError):
+    """Operands whose dtypes or shapes an operation does not take."""
+
+
+class ShapeError(PlanishError, ValueError):
+    """An array whose shape does not fit what was compiled."""
+
+
+class SignatureError(PlanishError, TypeError):
+    """An argument whose kind, dtype or number does not fit what was compiled."""
+
+
+class UnsupportedOp(PlanishError, NotImplementedError):
+    """An operation without a meaning in the place it is used: the message names op, place and what to do."""
+
+
+class CaptureError(PlanishError, TypeError):
+    """A program that can't be captured: the message has the user's file and line and what to write instead."""
+
+
+class ModelError(PlanishError, ValueError):
+    """A model file that is corrupt, truncated, invalid or uses what is not supported."""
+
+
+class VerificationError(PlanishError):
+    """An IR that breaks its own grammar: shows the pass and the lines around the fault."""
+
+
+class ParseError(PlanishError, ValueError):
+    """Text that is not the printed form of an IR."""
+
+
+class FuelExhausted(PlanishError, RuntimeError):
+    """Rewriting that did not end; names the rules that alternate."""
+
+
+class UnsoundRule(PlanishError):
+    """A rewrite rule refused by its machine check; shows the counterexample."""
+
+
+class LinkError(PlanishError, RuntimeError):
+    """Native code that can't be linked or loaded."""
+
+
+class CacheWarning(UserWarning):
+    """The disk cache can't be used; compilation goes on without it."""
+
+
+class CaptureWarning(UserWarning):
+    """Something in a captured program happens at trace time only."""

@@ -1,0 +1,132 @@
+"""A graph: inputs, outputs, effects, and notes about its nodes."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from planish.ir.node import Node, input_node, make_node
+from planish.types import Symbol, TensorType, symbols_of
+
+
+@dataclass(frozen=True)
+class Location:
+    """A line of the user's program, or a node of the user's model."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is known about a node beside its meaning: where it was written, and the rules that made it."""
+
+    location: Location | None = None
+    rules: tuple[str, ...] = ()
+    name: str = ""
+
+
+NO_NOTE = Note()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A computation. `effects` are nodes kept in this order although no output needs them (checks)."""
+
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    effects: tuple[Node, ...] = ()
+    name: str = field(default="graph", compare=False)
+    output_names: tuple[str, ...] = field(default=(), compare=False)
+    notes: Mapping[Node, Note] = field(default=MappingProxyType({}), compare=False, repr=False)
+
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        return self.effects + self.outputs
+
+    def nodes(self) -> list[Node]:
+        """Every node the roots need and every input, operands before users, in a fixed order."""
+        return topological(self.inputs + self.roots)
+
+    def users(self) -> dict[Node, list[Node]]:
+        """node -> the nodes that take it as an operand, once per operand position."""
+        found: dict[Node, list[Node]] = {n: [] for n in self.nodes()}
+        for node in found:
+            for operand in node.operands:
+                found[operand].append(node)
+        return found
+
+    def symbols(self) -> dict[str, Symbol]:
+        """The symbolic sizes of the inputs, in order of appearance."""
+        found: dict[str, Symbol] = {}
+        for node in self.inputs:
+            for dim in node.shape:
+                for name, one in symbols_of(dim).items():
+                    found.setdefault(name, one)
+        return found
+
+    def note(self, node: Node) -> Note:
+        return self.notes.get(node, NO_NOTE)
+
+    def with_notes(self, more: Mapping[Node, Note]) -> Graph:
+        return replace(self, notes=MappingProxyType({**self.notes, **more}))
+
+    def evaluate(self, *arrays: Any) -> tuple[Any, ...]:
+        """The outputs on arrays, by the reference interpreter (control ops run their inner graphs with it)."""
+        from planish.ir.interpret import interpret
+        return interpret(self, arrays)
+
+    def map(self, change: Callable[[Node, tuple[Node, ...]], Node], rule: str = "") -> Graph:
+        """Rebuild bottom-up: `change(node, new operands)` gives the node that stands for `node`. Notes follow."""
+        new: dict[Node, Node] = {}
+        notes = dict(self.notes)
+        for node in self.nodes():
+            made = change(node, tuple(new[o] for o in node.operands))
+            new[node] = made
+            if made is not node:
+                carry_note(notes, node, made, rule)
+        return replace(self, inputs=tuple(new[n] for n in self.inputs), outputs=tuple(new[n] for n in self.outputs),
+                       effects=tuple(new[n] for n in self.effects), notes=MappingProxyType(notes))
+
+
+def carry_note(notes: dict[Node, Note], old: Node, new: Node, rule: str = "") -> None:
+    """The note of `old` holds for the node that took its place; the rule that made it is added."""
+    before, now = notes.get(old, NO_NOTE), notes.get(new, NO_NOTE)
+    rules = tuple(dict.fromkeys((*now.rules, *before.rules, *((rule,) if rule else ()))))
+    notes[new] = Note(now.location or before.location, rules, now.name or before.name)
+
+
+def rebuild(node: Node, operands: tuple[Node, ...]) -> Node:
+    """The same op on other operands; itself when they are the same."""
+    return node if operands == node.operands else make_node(node.op, operands, node.attributes)
+
+
+def topological(roots: Iterable[Node]) -> list[Node]:
+    """Operands before users, iteratively (deep graphs do not overflow the stack)."""
+    order: dict[Node, None] = {}
+    for root in roots:
+        stack = [(root, 0)]
+        while stack:
+            node, position = stack.pop()
+            if node in order:
+                continue
+            if position < len(node.operands):
+                stack.append((node, position + 1))
+                if node.operands[position] not in order:
+                    stack.append((node.operands[position], 0))
+            else:
+                order[node] = None
+    return list(order)
+
+
+def build_graph(function: Callable[..., Any], *types: TensorType, names: Iterable[str] = (), name: str = "graph") -> Graph:
+    """The graph of a function over nodes: `build_graph(lambda x: x * 2, TensorType(FLOAT32, (4,)))`."""
+    labels = list(names) or [f"x{i}" for i in range(len(types))]
+    inputs = tuple(input_node(n, t) for n, t in zip(labels, types, strict=True))
+    result = function(*inputs)
+    return Graph(inputs, result if isinstance(result, tuple) else (result,), name=name)

@@ -1,0 +1,77 @@
+"""The reference interpreter: walks a graph node by node with each op's NumPy meaning.
+
+In: a graph and arrays. Out: arrays. With `precision="float64"` every float is carried in float64: the reference that
+validation measures against. It is also what runs under the library strategy: one kernel and one memory round trip per op.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from planish.errors import SignatureError
+from planish.ir.graph import Graph
+from planish.ir.node import Node
+from planish.ir.specialize import bind_symbols, substitute_value
+from planish.types import dtype_of
+
+Precision = Literal["own", "float64"]
+
+
+def interpret(graph: Graph, inputs: Sequence[Any], *, precision: Precision = "own",
+              observe: Callable[[Node, Any], None] | None = None) -> tuple[np.ndarray, ...]:
+    """The outputs of `graph` on arrays whose dtypes and shapes fit its inputs.
+
+    `observe(node, value)` sees every intermediate value. Raises SignatureError and ShapeError for inputs that do not
+    fit, and whatever a failing check of the program says.
+    """
+    arrays = [_checked(node, np.asarray(value)) for node, value in zip(graph.inputs, inputs)]
+    sizes = bind_symbols(graph, [np.shape(v) for v in inputs])
+    wide = precision == "float64"
+    values: dict[Node, Any] = {n: _widen(a) if wide else a for n, a in zip(graph.inputs, arrays)}
+    last_use = _last_uses(graph)
+    for node in graph.nodes():
+        if node not in values:
+            attributes = substitute_value(node.attributes, sizes)
+            operands = [values[o] for o in node.operands]
+            values[node] = _evaluate_wide(node, attributes, operands) if wide else node.op.evaluate(attributes, *operands)
+        if observe is not None:
+            observe(node, values[node])
+        for done in last_use.get(node, ()):
+            del values[done]
+    return tuple(values[n] for n in graph.outputs)
+
+
+def _checked(node: Node, array: np.ndarray) -> np.ndarray:
+    if dtype_of(array) is not node.dtype:
+        raise SignatureError(f"input {node.attributes.name}: expected {node.dtype.name}, got {array.dtype.name}")
+    return array
+
+
+def _last_uses(graph: Graph) -> dict[Node, list[Node]]:
+    """node -> the values not needed after it."""
+    last: dict[Node, Node] = {}
+    for node in graph.nodes():
+        for operand in node.operands:
+            last[operand] = node
+    keep = set(graph.roots) | set(graph.inputs)
+    found: dict[Node, list[Node]] = {}
+    for value, user in last.items():
+        if value not in keep:
+            found.setdefault(user, []).append(value)
+    return found
+
+
+def _widen(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_widen, value))
+    return value.astype(np.float64) if dtype_of(value).is_float else value
+
+
+def _evaluate_wide(node: Node, attributes: Any, operands: list[Any]) -> Any:
+    if node.op.name == "cast" and node.dtype.is_float:
+        return operands[0].astype(np.float64)
+    if node.op.name == "bitcast":
+        operands = [operands[0].astype(node.operands[0].dtype.numpy)]
+    return _widen(node.op.evaluate(attributes, *operands))
