@@ -1,0 +1,302 @@
+"""The loops IR: a kernel is loops, index maps, scalar expressions, and what the schedule did to them.
+
+    kernel k0(x: f32[4096, 1024]) -> (y: f32[4096, 1024])
+      for s0 in 4096 parallel:
+        m = maximum over a in 1024 vector(8) unroll(4): x[s0, a]
+        for a in 1024 vector(8): e[a] = exp(x[s0, a] - m) ; ...
+
+A kernel runs its stages in order for every point of its shared axes. A stage maps (stores a value at every point of its
+own axes), reduces over its axes to one value that later stages name, or scans. Points of the shared axes are independent
+unless the kernel is serial, so they may run in any order and on any thread. Index expressions are `Dim`s over axes and
+symbols; an index known only at run time (a gather) is a scalar expression.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Union
+
+from planish.types import INT64, Dim, DType, Shape, TensorType, symbol, symbols_of
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop `for name in range(extent)`; the extent may depend on outer axes (the tail of a tile).
+
+    parallel: its points are shared out among threads. lanes: how many points one vector holds (1: scalar loop); the rest
+    of the extent runs scalar. unroll: vectors per trip; a reduction keeps one accumulator for each.
+    """
+
+    name: str
+    extent: Dim
+    parallel: bool = False
+    lanes: int = 1
+    unroll: int = 1
+
+    @property
+    def symbol(self) -> Dim:
+        return symbol(self.name, 0, self.extent - 1)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory for one tensor. `order` lists its axes from outermost to innermost in memory ((): as they stand).
+
+    space: "global" is an argument of the kernel; "row" is scratch of one thread that lives for one point of the shared
+    axes.
+    """
+
+    name: str
+    type: TensorType
+    order: tuple[int, ...] = ()
+    space: str = "global"
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def strides(self) -> tuple[Dim, ...]:
+        """In elements, one per axis."""
+        order = self.order or tuple(range(len(self.shape)))
+        strides: dict[int, Dim] = {}
+        step: Dim = 1
+        for axis in reversed(order):
+            strides[axis] = step
+            step = step * self.shape[axis]
+        return tuple(strides[i] for i in range(len(self.shape)))
+
+    def offset(self, index: tuple[Dim, ...]) -> Dim:
+        """Elements from the start to the element at `index`."""
+        total: Dim = 0
+        for i, stride in zip(index, self.strides, strict=True):
+            total = total + i * stride
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class Const:
+    """A literal."""
+
+    value: float | int | bool
+    dtype: DType
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """The value of an index expression, as a number."""
+
+    dim: Dim
+    dtype: DType = INT64
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """An element of a buffer. An entry of `index` is a Dim, or a scalar expression of dtype int64 that is in range."""
+
+    buffer: Buffer
+    index: tuple[Dim | Scalar, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What an earlier reduce stage of the kernel came to, at the same point of the shared axes."""
+
+    stage: str
+    dtype: DType
+
+
+@dataclass(frozen=True, eq=False)
+class Apply:
+    """A pointwise op of the op table on scalars; cast and bitcast go to `dtype`."""
+
+    op: str
+    args: tuple[Scalar, ...]
+    dtype: DType
+
+
+Scalar = Union[Const, Index, Load, Result, Apply]
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Where a stage puts its value. `update`: how it joins what is there ("": replaces it; add, mul, maximum, minimum);
+    `guard`: a bool scalar, false where nothing is stored."""
+
+    buffer: Buffer
+    index: tuple[Dim | Scalar, ...]
+    update: str = ""
+    guard: Scalar | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One loop nest over `axes` (outermost first) at each point of the kernel's shared axes.
+
+    map      combine "": `store` takes `value` at every point
+    reduce   combine is an op (add, mul, maximum, minimum, bitwise_or, bitwise_and) or argmax / argmin; the result,
+             of dtype `dtype`, is `Result(name)` for later stages. Accumulation is in dtype.accumulator
+    scan     running "inclusive" or "exclusive": as reduce over the one axis, and every running value is stored
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    value: Scalar
+    dtype: DType
+    combine: str = ""
+    store: Store | None = None
+    running: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Sort:
+    """Sorts each row stably. `key` is the element at `axis`; values and positions (int64) of the first `count` are
+    stored at `[shared..., 0:count]` along the sorted axis."""
+
+    name: str
+    axis: Axis
+    key: Scalar
+    descending: bool
+    count: Dim
+    values: Store | None
+    positions: Store | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing the schedule did, as printed: tile(s0, 4096), vectorize(a, 8), pack(w, 16)."""
+
+    name: str
+    arguments: tuple[str | int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.arguments))})"
+
+
+@dataclass(frozen=True, eq=False)
+class RegisterTile:
+    """The structured body of a contraction `acc[m, n] = sum over k of lhs[m, k] * rhs[k, n]`.
+
+    m, n, k name axes: m and n shared ones, k those of the reduce stage, each outermost first. `rows` of m by `vectors`
+    of `lanes` along n stay in registers over all of k. The right operand is read as panels `rhs[panel, k, lane]` of
+    rows `width` wide when packed, else in place, contiguous along n.
+    """
+
+    batch: tuple[str, ...]
+    m: tuple[str, ...]
+    n: tuple[str, ...]
+    k: tuple[str, ...]
+    rows: int
+    vectors: int
+    lanes: int
+    packed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """Stages run in order at each point of the shared axes. `serial`: the points run in order on one thread."""
+
+    name: str
+    shared: tuple[Axis, ...]
+    stages: tuple[Stage | Sort, ...]
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    rows: tuple[Buffer, ...] = ()
+    serial: bool = False
+    tile: RegisterTile | None = None
+    steps: tuple[Step, ...] = ()
+    ops: tuple[str, ...] = field(default=())
+
+    @property
+    def arguments(self) -> tuple[Buffer, ...]:
+        return self.inputs + self.outputs
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The sizes known at run time that the kernel depends on: symbols that are not axes."""
+        axes = {a.name for a in self.shared} | {a.name for s in self.stages for a in stage_axes(s)}
+        found: dict[str, None] = {}
+        for dim in kernel_dims(self):
+            found.update(dict.fromkeys(n for n in symbols_of(dim) if n not in axes))
+        return tuple(found)
+
+    def with_step(self, step: Step, **changes: object) -> Kernel:
+        return replace(self, steps=(*self.steps, step), **changes)
+
+
+def stage_axes(stage: Stage | Sort) -> tuple[Axis, ...]:
+    return (stage.axis,) if isinstance(stage, Sort) else stage.axes
+
+
+def stage_stores(stage: Stage | Sort) -> tuple[Store, ...]:
+    found = (stage.values, stage.positions) if isinstance(stage, Sort) else (stage.store,)
+    return tuple(s for s in found if s is not None)
+
+
+def stage_values(stage: Stage | Sort) -> Iterator[Scalar]:
+    """The scalar expressions of a stage: its value, run-time indices and guard of its stores."""
+    yield stage.key if isinstance(stage, Sort) else stage.value
+    for store in stage_stores(stage):
+        yield from (i for i in store.index if isinstance(i, (Const, Index, Load, Result, Apply)))
+        if store.guard is not None:
+            yield store.guard
+
+
+def children(scalar: Scalar) -> tuple[Scalar, ...]:
+    if isinstance(scalar, Apply):
+        return scalar.args
+    if isinstance(scalar, Load):
+        return tuple(i for i in scalar.index if isinstance(i, (Const, Index, Load, Result, Apply)))
+    return ()
+
+
+def walk(*scalars: Scalar) -> Iterator[Scalar]:
+    """Every distinct expression below, operands first."""
+    seen: set[int] = set()
+    stack = [(s, False) for s in reversed(scalars)]
+    while stack:
+        scalar, done = stack.pop()
+        if done:
+            yield scalar
+        elif id(scalar) not in seen:
+            seen.add(id(scalar))
+            stack.append((scalar, True))
+            stack.extend((c, False) for c in reversed(children(scalar)))
+
+
+def own_dims(scalar: Scalar) -> tuple[Dim, ...]:
+    """The index expressions directly in a scalar expression."""
+    if isinstance(scalar, Index):
+        return (scalar.dim,)
+    if isinstance(scalar, Load):
+        return tuple(i for i in scalar.index if not isinstance(i, (Const, Index, Load, Result, Apply)))
+    return ()
+
+
+def kernel_dims(kernel: Kernel) -> Iterator[Dim]:
+    """Every index expression, extent and buffer size of a kernel."""
+    for axis in kernel.shared:
+        yield axis.extent
+    for buffer in (*kernel.arguments, *kernel.rows):
+        yield from buffer.shape
+    for stage in kernel.stages:
+        yield from (a.extent for a in stage_axes(stage))
+        for store in stage_stores(stage):
+            yield from (i for i in store.index if not isinstance(i, (Const, Index, Load, Result, Apply)))
+        for scalar in walk(*stage_values(stage)):
+            yield from own_dims(scalar)
+        if isinstance(stage, Sort):
+            yield stage.count
+
+
+def points(axes: tuple[Axis, ...]) -> Dim:
+    return prod((a.extent for a in axes), start=1)
