@@ -1,0 +1,54 @@
+"""Every fenced `python` block of README.md and docs/*.md runs: in order, in one namespace per file.
+
+A block fenced as `python no-run` is skipped.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=indent)```[ ]*$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+
+
+def python_blocks(text: str) -> Iterator[tuple[int, str]]:
+    """Line of the first statement and source of each block that must run."""
+    for fence in FENCE.finditer(text):
+        if fence["info"].split() == ["python"]:
+            indent = len(fence["indent"])
+            source = "".join(line[indent:] for line in fence["body"].splitlines(keepends=True))
+            yield text.count("\n", 0, fence.start("body")), source
+
+
+def run_page(path: Path, text: str) -> None:
+    """Run the blocks; the traceback of a failure has the page's own line numbers."""
+    namespace: dict[str, object] = {"__name__": path.stem}
+    for lines_before, source in python_blocks(text):
+        exec(compile("\n" * lines_before + source, str(path), "exec"), namespace)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_examples_run(path: Path) -> None:
+    run_page(path, path.read_text())
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    missing = [target for target in LINK.findall(path.read_text()) if not (path.parent / target).exists()]
+    assert not missing
+
+
+def test_blocks_share_a_namespace_and_no_run_is_skipped(tmp_path: Path) -> None:
+    page = "```python\nx = 1\n```\n```python no-run\nx = 2\n```\n```sh\nx = 3\n```\n```python\nassert x == 1\n```\n"
+    run_page(tmp_path / "page.md", page)
+
+
+def test_a_failing_block_fails_at_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError) as failure:
+        run_page(tmp_path / "page.md", "text\n\n- item\n  ```python\n  1 / 0\n  ```\n")
+    assert failure.traceback[-1].lineno + 1 == 5
