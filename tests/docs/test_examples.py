@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=indent)```[ ]*$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=indent)```[ ]*$", re.M | re.S)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 
@@ -44,8 +44,8 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def test_blocks_share_a_namespace_and_no_run_is_skipped(tmp_path: Path) -> None:
-    page = "```python\nx = 1\n```\n```python no-run\nx = 2\n```\n```sh\nx = 3\n```\n```python\nassert x == 1\n```\n"
-    run_page(tmp_path / "page.md", page)
+    blocks = [("python", "x = 1"), ("python no-run", "x = 2"), ("sh", "x = 3"), ("python", "assert x == 1")]
+    run_page(tmp_path / "page.md", "".join(f"```{info}\n{body}\n```\n" for info, body in blocks))
 
 
 def test_a_failing_block_fails_at_its_line(tmp_path: Path) -> None:
