@@ -202,3 +202,6 @@ def unless_rare(usual: Lanes, rare: Lanes, slow: Callable[[], Lanes]) -> Lanes:
     b.place(after)
     return Lanes(b, b.value(usual.type, f"phi {usual.type} [{usual.value.name}, %{before}], "
                                         f"[{mixed.value.name}, %{end}]"))
+
+
+Kernel = Callable[..., Lanes]

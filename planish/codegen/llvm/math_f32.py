@@ -1,0 +1,125 @@
+"""Transcendental kernels of float32 that are worth their own polynomials: the ones deep learning spends time in.
+
+In and out: `Lanes` of float. Coefficients are our own minimax fits (Lawson's weighting), rounded to f32 one after another
+with the rest refitted. The same formula serves any number of lanes, so tails agree with vectors bit for bit.
+The functions named `*_fast` are for numerics="fast"; the others hold the bounds of `math.ULP`.
+"""
+from __future__ import annotations
+
+from planish.codegen.llvm import math_f64
+from planish.codegen.llvm.lanes import Lanes, fma, horner, unless_rare
+from planish.codegen.llvm.math_parts import (
+    EXP_F32_FAST,
+    F32,
+    exp,
+    keep_zero,
+    log_edges,
+    or_sign,
+    power_of_two,
+    reduce_exp,
+    round_by_magic,
+    split,
+    through_f64,
+)
+
+_LOG = (-0.076358005404, 0.12765869498, -0.13161534071, 0.1420122236, -0.16623188555, 0.20001249015,
+        -0.25000825524, 0.33333331347)
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
+
+_TANH_P = (1.5231144029e-08, 2.1895242561e-05, 0.0035716355123, 0.13444530261, 0.99999999365)
+_TANH_Q = (8.522761154e-07, 0.00034113518007, 0.02616458777, 0.46777857621, 1.0)
+
+_ERF_CUT = 0.9
+_ERF_NEAR = (-0.000605344598, 0.00500434591, -0.0267733987, 0.112819783, -0.376125067, 0.128379151)
+_ERF_FAR = (0.000214590706, -0.00321994815, 0.0229059681, -0.105286792, -0.635699391, -0.128519952)
+_ERF_P = (2.1167604593e-06, 0.00028580353832, 0.0036611135925, 0.052442457566, 0.1875453376, 1.1283791518)
+_ERF_Q = (3.8825665137e-05, 0.0011431449536, 0.014759219823, 0.11299176679, 0.49954062245, 1.0)
+
+_SIN = (2.82023962e-06, -0.000198520618, 0.00833337754, -0.166666672)
+_COS = (-2.86581439e-07, 2.48199394e-05, -0.00138889754, 0.0416666679)
+_HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
+_TWO_OVER_PI = 0.6366197723675814
+_SIN_LIMIT = 1e5
+
+
+def exp_fast(x: Lanes) -> Lanes:
+    return exp(x, poly=EXP_F32_FAST)
+
+
+def log(x: Lanes) -> Lanes:
+    m, e = split(x)
+    f = m - 1.0
+    z = f * f
+    q = f * z * horner(_LOG, f)
+    q = fma(e, _LN2_LOW, q)
+    q = fma(z, -0.5, q)
+    return log_edges(x, fma(e, _LN2_HIGH, f + q))
+
+
+def tanh(x: Lanes) -> Lanes:
+    """(e^2x - 1) / (e^2x + 1), the numerator without cancellation."""
+    n, q = reduce_exp((x + x).at_least(-20.0).at_most(20.0))
+    power = power_of_two(n, F32.bias, F32)
+    e = fma(power, q, power - 1.0)
+    return or_sign(e / (e + 2.0), x)
+
+
+def tanh_fast(x: Lanes) -> Lanes:
+    return _odd_rational(x, 8.0, _TANH_P, _TANH_Q)
+
+
+def erf(x: Lanes) -> Lanes:
+    """Near 0 an odd polynomial; beyond, 1 - exp(p(|x|)) with p fitted to log(erfc)."""
+    a = x.abs().at_most(4.0)
+    near = fma(a, horner(_ERF_NEAR, a * a), a)
+    n, q = reduce_exp(fma(horner(_ERF_FAR, a), a, -a))
+    power = power_of_two(n, F32.bias, F32)
+    far = fma(-power, q, 1.0 - power)
+    return or_sign((a > _ERF_CUT).select(far, near), x)
+
+
+def erf_fast(x: Lanes) -> Lanes:
+    return _odd_rational(x, 3.84, _ERF_P, _ERF_Q).at_least(-1.0).at_most(1.0)
+
+
+def sigmoid(x: Lanes) -> Lanes:
+    """1 / (1 + e^-x), from e^-|x| so that neither end overflows and the small end keeps its digits."""
+    e = exp(-x.abs())
+    return (x < 0.0).select(e, 1.0) / (e + 1.0)
+
+
+def sigmoid_fast(x: Lanes) -> Lanes:
+    """As sigmoid, but results below 1e-38 may be off."""
+    n, q = reduce_exp((-x).at_least(-87.0).at_most(87.0), poly=EXP_F32_FAST)
+    power = power_of_two(n, F32.bias, F32)
+    return 1.0 / (fma(power, q, power) + 1.0)
+
+
+def sin(x: Lanes) -> Lanes:
+    far = x.abs() > _SIN_LIMIT
+    return unless_rare(keep_zero(x, _sin_quadrant(x, 0)), far, lambda: through_f64(math_f64.sin)(x))
+
+
+def cos(x: Lanes) -> Lanes:
+    far = x.abs() > _SIN_LIMIT
+    return unless_rare(_sin_quadrant(x, 1), far, lambda: through_f64(math_f64.cos)(x))
+
+
+def _sin_quadrant(x: Lanes, ahead: int) -> Lanes:
+    """sin(x + ahead * pi/2). The first step of the reduction is exact: both terms are multiples of 2^-23."""
+    n, bits = round_by_magic(x, _TWO_OVER_PI)
+    r = x
+    for part in _HALF_PI:
+        r = fma(n, -part, r)
+    z = r * r
+    sine = fma(r * z, horner(_SIN, z), r)
+    cosine = fma(z * z, horner(_COS, z), fma(z, -0.5, 1.0))
+    quadrant = bits + ahead
+    chosen = (quadrant & 1).ne(0).select(cosine, sine)
+    return (chosen.bits() ^ ((quadrant & 2) << 30)).floats()
+
+
+def _odd_rational(x: Lanes, limit: float, p: tuple[float, ...], q: tuple[float, ...]) -> Lanes:
+    x = x.at_least(-limit).at_most(limit)
+    u = x * x
+    return horner(p, u) * x / horner(q, u)
