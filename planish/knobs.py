@@ -1,15 +1,17 @@
 """Every environment variable of planish, in one typed table.
 
-In: the environment at the moment of asking, or a value set by `override`. Out: a typed value: `knobs.cache_dir`.
-A knob whose `affects_code` is set changes what is generated, so its value is part of every cache key: `code_key()`.
+In: the environment at the moment of asking, or a value set by `override`. Out: a typed value:
+`knobs.cache_dir`. A knob whose `affects_code` is set changes what is generated, so its value is part of every
+cache key: `code_key()`.
 """
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 
@@ -65,6 +67,7 @@ KNOBS: dict[str, Knob] = {knob.name: knob for knob in (
     Knob("num_threads", "PLANISH_NUM_THREADS", _count, None, "threads per call; else OMP_NUM_THREADS, else the CPUs we may use"),
     Knob("omp_num_threads", "OMP_NUM_THREADS", _count, None, "threads per call where PLANISH_NUM_THREADS is not set"),
     Knob("cache_dir", "PLANISH_CACHE_DIR", str, None, "folder of the disk cache; else $XDG_CACHE_HOME/planish, else ~/.cache/planish"),
+    Knob("xdg_cache_home", "XDG_CACHE_HOME", str, None, "folder of all programs' caches, where PLANISH_CACHE_DIR is not set"),
     Knob("disable_cache", "PLANISH_DISABLE_CACHE", _bool, False, "neither read nor write the disk cache"),
     Knob("cache_bytes", "PLANISH_CACHE_BYTES", _bytes, 1 << 30, "largest size of the disk cache; the least recently used entries go first"),
     Knob("pool_bytes", "PLANISH_POOL_BYTES", _bytes, None, "most bytes of free output memory kept for reuse; else an eighth of RAM, 1 GiB at most"),
@@ -74,11 +77,12 @@ KNOBS: dict[str, Knob] = {knob.name: knob for knob in (
     Knob("trace", "PLANISH_TRACE", str, None, "folder that every compile writes its passes and code to"),
 )}
 
-_overrides: ContextVar[dict[str, Any]] = ContextVar("planish_knobs", default={})
+_overrides: ContextVar[Mapping[str, Any]] = ContextVar("planish_knobs", default=MappingProxyType({}))  # noqa: B039
 
 
 def value(name: str) -> Any:
-    """The setting now: an enclosing `override`, else the environment, else the default. ValueError names a bad text."""
+    """The setting now: an enclosing `override`, else the environment, else the default. ValueError names a
+    bad text."""
     knob = KNOBS[name]
     overrides = _overrides.get()
     if name in overrides:
@@ -94,11 +98,12 @@ def value(name: str) -> Any:
 
 @contextmanager
 def override(**values: Any) -> Iterator[None]:
-    """Set knobs inside a `with` block, for this thread and the tasks it starts. An unknown name is a TypeError."""
+    """Set knobs inside a `with` block, for this thread and the tasks it starts. An unknown name is a
+    TypeError."""
     unknown = sorted(set(values) - set(KNOBS))
     if unknown:
         raise TypeError(f"no knob named {', '.join(unknown)}; known: {', '.join(sorted(KNOBS))}")
-    token = _overrides.set(_overrides.get() | values)
+    token = _overrides.set({**_overrides.get(), **values})
     try:
         yield
     finally:

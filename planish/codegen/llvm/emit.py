@@ -1,8 +1,8 @@
 """LLVM IR text to machine code. The only place that loads llvmlite, and only when called.
 
 In: the text of one module and the machine it is for. Out: an ELF relocatable object, or assembly text.
-Code is position independent with the small code model: llvmlite's default (jitdefault) means large on x86-64, where every
-constant costs a 64-bit move and arithmetic on the global offset table.
+Code is position independent with the small code model: llvmlite's default (jitdefault) means large on x86-64,
+where every constant costs a 64-bit move and arithmetic on the global offset table.
 """
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def _llvm() -> Any:
 
 def emit_object(ir_text: str, triple: str, cpu: str = "", features: str = "", passes: Passes = "lite",
                 cg_level: int = 2) -> bytes:
-    """The ELF object of a module. `passes`: none; lite = SROA, InstCombine, SimplifyCFG, LSR; full = O2 without
-    vectorisers and unrolling. `cg_level` is the effort of code generation, 0 to 3. ValueError shows faulty IR."""
+    """The ELF object of a module. `passes`: none; lite = SROA, InstCombine, SimplifyCFG, LSR; full = O2
+    without vectorisers and unrolling. `cg_level` is the effort of code generation, 0 to 3. ValueError shows
+    faulty IR."""
     with _lock:
         module, machine = _optimised(ir_text, triple, cpu, features, passes, cg_level)
         return machine.emit_object(module)

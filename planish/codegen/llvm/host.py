@@ -1,7 +1,8 @@
 """What machine code is generated for: this machine's CPU, or a generic one to cross-compile to.
 
-In: /proc/cpuinfo, /sys/devices/system/cpu (Linux). Out: a `Target`. LLVM is not loaded here: features are taken from what
-the kernel reports, because a virtual machine may mask features that its CPU model's name would imply.
+In: /proc/cpuinfo, /sys/devices/system/cpu (Linux). Out: a `Target`. LLVM is not loaded here: features are
+taken from what the kernel reports, because a virtual machine may mask features that its CPU model's name
+would imply.
 """
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ _NAMES = {"avx512": "x86-64-v4", "avx2": "x86-64-v3", "sse2": "x86-64"}
 
 @dataclass(frozen=True)
 class Target:
-    """A machine: `features` as LLVM takes them ("+avx2,+fma"), `isa` the vector level, sizes in bytes, `cores` usable CPUs."""
+    """A machine: `features` as LLVM takes them ("+avx2,+fma"), `isa` the vector level, sizes in bytes,
+    `cores` usable CPUs."""
 
     triple: str
     cpu: str
@@ -60,7 +62,8 @@ class Target:
 
 
 def host() -> Target:
-    """This machine, limited to the instruction set of the knob `target`. RuntimeError for a CPU planish has no code for."""
+    """This machine, limited to the instruction set of the knob `target`. RuntimeError for a CPU planish has
+    no code for."""
     return _host(knobs.target)
 
 
@@ -110,7 +113,8 @@ def _x86_features(flags: set[str], isa: str) -> str:
 
 
 def _cache_sizes() -> tuple[int, int, int]:
-    """Data cache bytes of CPU 0 by level; usual sizes where the machine does not say, 0 for a missing third level."""
+    """Data cache bytes of CPU 0 by level; usual sizes where the machine does not say, 0 for a missing third
+    level."""
     sizes = {1: 32 << 10, 2: 512 << 10, 3: 0}
     for index in sorted(_CPU.glob("index*")) if _CPU.exists() else ():
         try:

@@ -1,0 +1,1 @@
+"""Everything that runs a compiled program: linker, loader, thread pool, memory pool, call path, caches."""

@@ -1,0 +1,148 @@
+"""A compiled program as a person calls it: arrays in, new arrays out.
+
+In: loaded code that exports planish_body (and planish_derive, for programs with symbols), a `ProgramSpec`,
+the constants. Out: `NativeProgram`; its `call` attribute is a builtin that does the work without Python code.
+The other road, `call_ctypes`, runs the same code with arrays made by NumPy; it is the tests' oracle, and what
+is used where the builtin can't be (a warning then says why).
+"""
+from __future__ import annotations
+
+import builtins
+import ctypes
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from planish import errors
+from planish.errors import PlanishError
+from planish.runtime import entry, native, threads
+from planish.runtime.loader import LoadedCode
+from planish.runtime.signature import Signature
+from planish.runtime.spec import ArraySpec, Dim, DimRef, ProgramSpec
+from planish.types import dtype_of
+
+ALIGN = 64  # constants, arenas, and outputs of entry.LARGE bytes and more start on a cache line
+
+
+class NativeProgram:
+    """A compiled program. Call it with arrays; a hot caller keeps `program.call`, which skips one
+    Python-level call.
+
+    Results are new arrays, never overwritten by a later call. SignatureError: wrong number, kind or dtype of
+    arguments; ShapeError: wrong shape, or sizes outside what was compiled; else what the program itself
+    raises.
+    """
+
+    def __init__(self, code: LoadedCode, spec: ProgramSpec, constants: Sequence[np.ndarray] = ()):
+        self.spec = spec
+        self._core = core = _Core(code, spec, constants)
+        runtime = native.runtime()
+        self.call = core.call_ctypes if runtime.why_not_direct else runtime.builtin(core.table, core)
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        return self.call(*arrays, **named)
+
+    def call_ctypes(self, *arrays: Any, **named: Any) -> Any:
+        """The same by ctypes, outputs and scratch memory from NumPy."""
+        return self._core.call_ctypes(*arrays, **named)
+
+
+class _Core:
+    """What the builtin keeps: tables, code, constants, and the two callables for what is unusual. It never
+    refers to the builtin, so there is no cycle."""
+
+    def __init__(self, code: LoadedCode, spec: ProgramSpec, constants: Sequence[np.ndarray]):
+        self.code, self.spec = code, spec
+        self.constants = [_aligned_copy(c) for c in constants]
+        self.signature = Signature(code, spec)
+        self.output_dtypes = [dtype_of(s.dtype).numpy for s in spec.outputs]
+        self.keep: list[Any] = []
+        self.body = code.address("planish_body")
+        self.table = self._table()
+
+    # --- the builtin's tables
+
+    def _table(self) -> entry.ProgramTable:
+        spec = self.spec
+        flags = spec.parallel * entry.PARALLEL | spec.release_gil * entry.RELEASE_GIL | spec.unwrap_single * entry.UNWRAP
+        pointers = (ctypes.c_void_p * len(self.constants))(*(c.ctypes.data for c in self.constants))
+        self.normalise, self.fail = self.signature.normalise, _failing(spec)
+        return entry.ProgramTable(
+            self.body, self.signature.derive, len(spec.inputs), len(spec.outputs), len(self.constants), spec.n_dims, flags,
+            _code(spec.arena), id(self.normalise), id(self.fail), self._kept(pointers),
+            self._arrays(spec.inputs, self.signature.dtypes), self._arrays(spec.outputs, self.output_dtypes))
+
+    def _arrays(self, specs: Sequence[ArraySpec], dtypes: Sequence[np.dtype]) -> int:
+        return self._kept((entry.ArrayTable * len(specs))(*(
+            entry.ArrayTable(id(d), d.num, len(s.shape), d.itemsize, self._dims(s))
+            for s, d in zip(specs, dtypes, strict=True))))
+
+    def _dims(self, spec: ArraySpec) -> int:
+        return self._kept((ctypes.c_int64 * len(spec.shape))(*map(_code, spec.shape)))
+
+    def _kept(self, table: Any) -> int:
+        self.keep.append(table)
+        return ctypes.addressof(table)
+
+    # --- the road by ctypes
+
+    def call_ctypes(self, *arrays: Any, **named: Any) -> Any:
+        taken = self.normalise(*arrays, **named)
+        dims = self.signature.dims_of(taken)
+        outputs = [_empty(_shape(s, dims), d) for s, d in zip(self.spec.outputs, self.output_dtypes, strict=True)]
+        arena = _empty((_size(self.spec.arena, dims),), np.dtype(np.uint8))
+        held = [*taken, *outputs, *self.constants, arena]
+        buffers = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
+        runtime = native.runtime()
+        frame = entry.Frame(ctypes.addressof(buffers), ctypes.addressof(dims), runtime.pool, 0, 0)
+        runtime.parallel(self.body, ctypes.addressof(frame), threads.get_num_threads() if self.spec.parallel else 1)
+        if frame.status:
+            self.fail(frame.status)
+        return outputs[0] if self.spec.unwrap_single else tuple(outputs)
+
+
+def _failing(spec: ProgramSpec) -> Any:
+    """A function status -> the error it means, raised."""
+    def fail(status: int) -> NoReturn:
+        if status == entry.NORMALISE_FAILED:
+            raise AssertionError("arguments changed while the call was looking at them")
+        kind, text = spec.messages.get(status, ("PlanishError", f"the program failed with status {status}"))
+        raise _exception(kind)(text)
+    return fail
+
+
+def _exception(name: str) -> type[Exception]:
+    """An exception type by name: one of planish's own or a builtin; PlanishError for any other name."""
+    found = getattr(errors, name, None) or getattr(builtins, name, None)
+    return found if isinstance(found, type) and issubclass(found, Exception) else PlanishError
+
+
+def _code(dim: Dim) -> int:
+    return ~dim.index if isinstance(dim, DimRef) else dim
+
+
+def _size(dim: Dim, dims: Any) -> int:
+    return int(dims[dim.index]) if isinstance(dim, DimRef) else dim
+
+
+def _shape(spec: ArraySpec, dims: Any) -> tuple[int, ...]:
+    return tuple(_size(d, dims) for d in spec.shape)
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An uninitialised array that starts on a cache line."""
+    bytes_ = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(bytes_ + ALIGN, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    return raw[start:start + bytes_].view(dtype).reshape(shape)
+
+
+def _aligned_copy(constant: np.ndarray) -> np.ndarray:
+    """The constant itself where it is contiguous and aligned, else a copy that is. It must not change
+    afterwards."""
+    if constant.flags.c_contiguous and constant.ctypes.data % ALIGN == 0:
+        return constant
+    copy = _empty(constant.shape, constant.dtype)
+    copy[...] = constant
+    return copy

@@ -1,0 +1,101 @@
+"""What a compiled program takes and gives: the contract between generated code, the call path and engine
+files.
+
+A compiled program exports
+    void planish_body(ptr frame, i64 tid, i64 threads)    one body that all threads run side by side
+    i32  planish_derive(ptr dims)                         only with symbols: fills in the derived dims;
+    nonzero: out of range
+and its frame is { ptr buffers; ptr dims; ptr pool; i32 status; i32 reserved }. `buffers` points to the data
+of the inputs, the outputs, the constants and last the arena, in this order. Inputs are contiguous and aligned
+to their elements; constants, the arena and outputs of 64 KiB and more start on a cache line. `dims` are i64:
+the symbols, then what planish_derive adds. A check that fails at run time stores its nonzero code in
+`status`.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class DimRef:
+    """A size known at run time: entry `index` of the call's dims."""
+
+    index: int
+
+
+Dim = int | DimRef
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """One input or output."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...]
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"d{d.index}" if isinstance(d, DimRef) else str(d) for d in self.shape)
+        return f"{self.dtype}[{sizes}]"
+
+
+@dataclass(frozen=True)
+class ProgramSpec:
+    """What a program takes and gives.
+
+    The first `n_symbols` of its `n_dims` dims are symbols, bound by the inputs' shapes; planish_derive fills
+    in the rest. `arena`: bytes of scratch memory. `parallel`: worth more than one thread. `release_gil`: long
+    enough to let other Python threads run. `messages`: what a nonzero status means, as (name of exception
+    type, text). `unwrap_single`: a program with one output returns it, not a tuple.
+    """
+
+    inputs: tuple[ArraySpec, ...]
+    outputs: tuple[ArraySpec, ...]
+    n_symbols: int = 0
+    n_dims: int = 0
+    arena: Dim = 0
+    parallel: bool = False
+    release_gil: bool = False
+    unwrap_single: bool = False
+    messages: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        specs = [*self.inputs, *self.outputs]
+        refs = [d for s in specs for d in s.shape if isinstance(d, DimRef)]
+        refs += [self.arena] if isinstance(self.arena, DimRef) else []
+        if not 0 <= self.n_symbols <= self.n_dims or any(not 0 <= r.index < self.n_dims for r in refs):
+            raise ValueError("a program's dims refer to entries it does not have")
+        if any(isinstance(d, int) and d < 0 for s in specs for d in s.shape):
+            raise ValueError("a program's sizes are from 0 up")
+        bound = {d.index for s in self.inputs for d in s.shape if isinstance(d, DimRef)}
+        if unbound := set(range(self.n_symbols)) - bound:
+            raise ValueError(f"no input binds symbol {min(unbound)}")
+        if self.unwrap_single and len(self.outputs) != 1:
+            raise ValueError("only a program with one output can return it bare")
+
+    def to_json(self) -> dict[str, Any]:
+        """A value that json.dumps takes; `from_json` reads it back."""
+        def dim(d: Dim) -> Any:
+            return {"dim": d.index} if isinstance(d, DimRef) else d
+        def arrays(specs: tuple[ArraySpec, ...]) -> Any:
+            return [{"name": s.name, "dtype": s.dtype, "shape": [dim(d) for d in s.shape]} for s in specs]
+        return {"inputs": arrays(self.inputs), "outputs": arrays(self.outputs), "n_symbols": self.n_symbols,
+                "n_dims": self.n_dims, "arena": dim(self.arena), "parallel": self.parallel,
+                "release_gil": self.release_gil, "unwrap_single": self.unwrap_single,
+                "messages": {str(code): list(m) for code, m in self.messages.items()}}
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> ProgramSpec:
+        """The spec of a `to_json` value. ValueError for anything else."""
+        def dim(d: Any) -> Dim:
+            return DimRef(int(d["dim"])) if isinstance(d, dict) else int(d)
+        def arrays(specs: Any) -> tuple[ArraySpec, ...]:
+            return tuple(ArraySpec(str(s["name"]), str(s["dtype"]), tuple(map(dim, s["shape"]))) for s in specs)
+        try:
+            return ProgramSpec(
+                arrays(value["inputs"]), arrays(value["outputs"]), int(value["n_symbols"]), int(value["n_dims"]),
+                dim(value["arena"]), bool(value["parallel"]), bool(value["release_gil"]),
+                bool(value["unwrap_single"]), {int(c): (str(t), str(m)) for c, (t, m) in value["messages"].items()})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a program's spec: {error!r}") from None
