@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 # the name of a submodule: importing that submodule would put the module in the place of the attribute.
 _LAZY = {
     "capture": "planish.capture",
+    "compile_graph": "planish.compiler:compile_graph",
     "errors": "planish.errors",
     "get_num_threads": "planish.runtime.threads:get_num_threads",
     "jit": "planish.api:jit",
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # the same table for type checkers and editors
     from planish.api import jit as jit
     from planish.api import load_onnx as load_onnx
     from planish.api import make_graph as make_graph
+    from planish.compiler import compile_graph as compile_graph
     from planish.runtime.threads import get_num_threads as get_num_threads
     from planish.runtime.threads import set_num_threads as set_num_threads
 
