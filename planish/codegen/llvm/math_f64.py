@@ -12,7 +12,6 @@ from planish.codegen.llvm.math_parts import (
     INF,
     NAN,
     exp,
-    format_of,
     keep_zero,
     log_edges,
     or_sign,
@@ -73,7 +72,7 @@ _CBRT = (-0.03599581493299742, 0.20932832851786998, -0.5237402767544966, 0.89672
 
 def exp2(x: Lanes) -> Lanes:
     """2^x: the fraction of x times ln 2, its low part kept."""
-    inside = x.at_least(-1080.0).at_most(1030.0)
+    inside = x.at_least(-1080.0).at_most(1024.0)
     whole = inside.call("roundeven")
     fraction = inside - whole
     high, low = two_product(fraction, x.lift(_TWO_LN2[0]))

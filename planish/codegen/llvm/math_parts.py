@@ -40,11 +40,11 @@ class Format:
 
 F32 = Format(
     23, 127, struct.unpack("<I", struct.pack("<f", math.sqrt(0.5)))[0], (0.693145751953125, 1.428606820309417e-06),
-    -104.0, 88.8, -87.0, 64,
+    -104.0, 88.8, -86.0, 64,
     (0.0013820733875, 0.0083686774597, 0.041668266058, 0.16666521132, 0.4999999404))
 F64 = Format(
     52, 1023, struct.unpack("<Q", struct.pack("<d", math.sqrt(0.5)))[0], (0.6931471805599453, 2.3190468138462996e-17),
-    -746.0, 710.0, -708.0, 128,
+    -746.0, 710.0, -706.0, 128,
     (2.09147553258932e-09, 2.5105312729622103e-08, 2.755727347871858e-07, 2.755725517000089e-06,
      2.480158732567746e-05, 0.0001984126987500228, 0.0013888888888883711, 0.008333333333326084,
      0.04166666666666667, 0.1666666666666667, 0.5))
@@ -84,7 +84,7 @@ def reduce_exp(x: Lanes, low: Lanes | None = None, poly: tuple[float, ...] | Non
 def exp(x: Lanes, low: Lanes | None = None, poly: tuple[float, ...] | None = None, halve: bool = False) -> Lanes:
     """e^(x + low), subnormal results rounded once; with `halve` half of that, which overflows later."""
     form = format_of(x)
-    inside = x.at_least(form.lowest).at_most(form.highest)
+    inside = x.at_least(form.lowest).at_most(form.highest + 0.5 * halve)
     n, q = reduce_exp(inside, low, poly)
     tiny = inside < form.subnormal
     less = 1 if halve else 0
