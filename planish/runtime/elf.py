@@ -18,7 +18,7 @@ _UNDEFINED, _RESERVED = 0, 0xFF00
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
-_MOST_BYTES = 1 << 31
+_MOST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class _Reader:
         kind, machine = struct.unpack_from("<HH", data, 16)
         if kind != 1 or machine not in MACHINES:
             raise LinkError(f"not a relocatable object for {' or '.join(MACHINES.values())}")
-        self.data, self.machine = data, MACHINES[machine]
+        self.data, self.machine, self.read = data, MACHINES[machine], 0
         table, = struct.unpack_from("<Q", data, 40)
         size, count, names = struct.unpack_from("<HHH", data, 58)
         if size != _SECTION_HEADER.size:
@@ -83,9 +83,10 @@ class _Reader:
 
     def content(self, header: tuple[int, ...]) -> bytes:
         offset, size = header[4], header[5]
+        self.read += size
+        if self.read > _MOST_BYTES:
+            raise LinkError("damaged ELF object: sections of more than 256 MiB")
         if header[1] == _NOBITS:
-            if size > _MOST_BYTES:
-                raise LinkError("damaged ELF object: a section of more than 2 GiB")
             return bytes(size)
         if offset + size > len(self.data):
             raise LinkError("damaged ELF object: a section lies outside the file")

@@ -7,6 +7,7 @@ object; one global name defined twice is an error, unless weak: then the first d
 """
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,7 +28,10 @@ def link(objects: Sequence[bytes]) -> Blob:
     if not objects:
         raise LinkError("nothing to link")
     linker = _Linker([read(data) for data in objects])
-    return linker.link()
+    try:
+        return linker.link()
+    except struct.error as error:
+        raise LinkError(f"damaged ELF object: a relocation does not fit its place ({error})") from None
 
 
 @dataclass

@@ -50,7 +50,7 @@ class Runtime:
         self._method = _MethodDef(b"planish_program", self.code.address("planish_entry"),
                                   _METH_FASTCALL | _METH_KEYWORDS, b"A compiled program.")
         if self.why_not_direct:
-            warnings.warn(f"planish reads arrays through ctypes, about 20 us slower per call: {self.why_not_direct}",
+            warnings.warn(f"planish calls programs through ctypes, about 50 us slower per call: {self.why_not_direct}",
                           RuntimeWarning, stacklevel=3)
 
     def provided(self) -> dict[str, int]:
@@ -144,11 +144,13 @@ def _generate(machine: str, modules: tuple[str, ...]) -> Blob:
 
 
 def _numpy_table() -> ctypes.Array[ctypes.c_void_p]:
-    from numpy._core import _multiarray_umath
-
+    try:
+        from numpy._core import _multiarray_umath as numpy_core
+    except ImportError:  # NumPy 1
+        from numpy.core import _multiarray_umath as numpy_core
     pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
         ("PyCapsule_GetPointer", ctypes.pythonapi))
-    return (ctypes.c_void_p * 300).from_address(pointer(_multiarray_umath._ARRAY_API, None))
+    return (ctypes.c_void_p * 300).from_address(pointer(numpy_core._ARRAY_API, None))
 
 
 def _numpy_symbols() -> dict[str, int]:

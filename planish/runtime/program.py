@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -132,7 +133,7 @@ def _shape(spec: ArraySpec, dims: Any) -> tuple[int, ...]:
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """An uninitialised array that starts on a cache line."""
-    bytes_ = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    bytes_ = math.prod(shape) * dtype.itemsize
     raw = np.empty(bytes_ + ALIGN, np.uint8)
     start = -raw.ctypes.data % ALIGN
     return raw[start:start + bytes_].view(dtype).reshape(shape)
