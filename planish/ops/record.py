@@ -63,12 +63,12 @@ class Op:
     decompose: Callable[..., Any] | None = None
 
     def __call__(self, *operands: Any, **attributes: Any) -> Any:
-        attrs = self.make_attributes(attributes)
         for operand in operands:
             apply = getattr(type(operand), "apply_op", None)
             if apply is not None:
-                return apply(self, operands, attrs)
-        return self.evaluate(attrs, *map(np.asarray, operands))
+                is_open = getattr(type(operand), "open_attributes", False)  # a pattern may leave attributes out
+                return apply(self, operands, attributes if is_open else self.make_attributes(attributes))
+        return self.evaluate(self.make_attributes(attributes), *_as_arrays(operands))
 
     def make_attributes(self, values: Mapping[str, Any]) -> Any:
         try:
@@ -92,6 +92,12 @@ class Op:
 
     def __reduce__(self) -> tuple:
         return get_op, (self.name,)
+
+
+def _as_arrays(operands: Sequence[Any]) -> list[np.ndarray]:
+    """Bare numbers take the dtype of the last array beside them, as they do beside nodes."""
+    dtype = next((o.dtype for o in reversed(operands) if hasattr(o, "dtype")), None)
+    return [o if isinstance(o, np.ndarray) else np.asarray(o, getattr(o, "dtype", dtype)) for o in operands]
 
 
 OPS: dict[str, Op] = {}

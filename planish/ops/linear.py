@@ -1,0 +1,173 @@
+"""Composite ops around contractions: matmul, attention, one_hot."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from planish.ops.activation import in_accumulator
+from planish.ops.record import NoAttributes, Sample
+from planish.ops.rules import (
+    ANY,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    apply_nullary,
+    cast_to,
+    define,
+    like,
+    no_slope,
+    ops,
+    require,
+    require_at_least,
+    require_dtype,
+    require_equal_sizes,
+    require_same_dtype,
+)
+from planish.ops.samples import random_array, strided
+from planish.types import (
+    BOOL,
+    FLOAT32,
+    INT32,
+    INT64,
+    Dim,
+    DType,
+    TensorType,
+    broadcast_shapes,
+    dtype_of,
+    is_static,
+)
+
+
+@dataclass(frozen=True)
+class AttentionAttributes:
+    """`scale` None is 1 / sqrt(D). Causal: query i sees keys 0 ... i."""
+
+    scale: float | None = None
+    causal: bool = False
+
+
+@dataclass(frozen=True)
+class OneHotAttributes:
+    depth: Dim
+    dtype: DType = FLOAT32
+
+
+# --- matmul
+
+def _matmul_rule(attributes: NoAttributes, a: TensorType, b: TensorType) -> TensorType:
+    require_same_dtype(a, b)
+    require(a.rank >= 1 and b.rank >= 1, "takes operands of one axis or more")
+    require_equal_sizes("contracted sizes", a.shape[-1], b.shape[max(b.rank - 2, 0)])
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return a.with_shape((*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.rank > 1 else ())))
+
+
+def _matmul(attributes: NoAttributes, a: Any, b: Any) -> Any:
+    """NumPy's: the last axis of a with the second last of b; the axes before them broadcast."""
+    ra, rb = len(a.shape), len(b.shape)
+    if rb <= 2:
+        return ops.dot_general(a, b, lhs_contract=(ra - 1,), rhs_contract=(max(rb - 2, 0),))
+    batch = broadcast_shapes(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
+    a = ops.broadcast_to(a, shape=(*batch, *a.shape[-2:])) if a.shape[:-2] != batch and ra > 1 else a
+    b = ops.broadcast_to(b, shape=(*batch, *b.shape[-2:])) if b.shape[:-2] != batch else b
+    if ra == 1:
+        return ops.dot_general(b, a, lhs_contract=(rb - 2,), rhs_contract=(0,))
+    axes = tuple(range(len(batch)))
+    return ops.dot_general(a, b, lhs_contract=(len(batch) + 1,), rhs_contract=(len(batch),), lhs_batch=axes, rhs_batch=axes)
+
+
+def _matmul_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
+    def x(*shape: int) -> np.ndarray:
+        return random_array(rng, dtype, shape, -1, 1) if dtype.is_float else random_array(rng, dtype, shape)
+    for a, b in (((3, 4), (4, 5)), ((17,), (17,)), ((17,), (17, 3)), ((3, 17), (17,)), ((2, 3, 8), (8, 33)),
+                 ((2, 3, 8), (2, 8, 5)), ((4, 1, 3, 8), (2, 8, 5)), ((3, 8), (2, 8, 5)), ((8,), (2, 8, 5)),
+                 ((2, 3, 8), (8,)), ((3, 0), (0, 5)), ((0, 3, 4), (4, 2)), ((1, 1), (1, 1))):
+        yield Sample((x(*a), x(*b)), {}, f"{a} @ {b}")
+    yield Sample((strided(x(9, 17)), x(8, 17).T), {}, "strided")
+    yield Sample((x(150, 128), x(128, 470)), {}, "parallel")
+
+
+matmul = define("matmul", "linear", _matmul_rule, operands=2, dtypes=NUMBERS, traits={"composite", "contraction"},
+                tolerance="contraction", samples=_matmul_samples, decompose=_matmul)
+
+
+# --- attention
+
+def _attention_rule(attributes: AttentionAttributes, *operands: TensorType) -> TensorType:
+    require(len(operands) in (3, 4), f"takes q, k, v and perhaps a mask, not {len(operands)} operands")
+    q, k, v, *mask = operands
+    require_same_dtype(q, k, v)
+    require(q.rank >= 2 and q.rank == k.rank == v.rank, "q, k, v are [..., length, features] of one rank")
+    require(q.shape[:-2] == k.shape[:-2] == v.shape[:-2], "q, k, v are to have the same axes before the last two")
+    require_equal_sizes("features of q and k", q.shape[-1], k.shape[-1])
+    require_equal_sizes("lengths of k and v", k.shape[-2], v.shape[-2])
+    require(attributes.scale is not None or is_static(q.shape[-1]), "give a scale where the features are symbolic")
+    scores = (*q.shape[:-1], k.shape[-2])
+    for m in mask:
+        require(m.dtype in (BOOL, q.dtype), f"the mask is bool or {q.dtype.short}, not {m.dtype.short}")
+        require(broadcast_shapes(m.shape, scores) == scores, f"the mask {m} does not broadcast to {q.with_shape(scores)}")
+    return q.with_shape((*q.shape[:-1], v.shape[-1]))
+
+
+def _attention(a: AttentionAttributes, q: Any, k: Any, v: Any, *mask: Any) -> Any:
+    """softmax(scale * q k^T + mask) v (Vaswani et al., Attention Is All You Need, 2017)."""
+    rank = len(q.shape)
+    batch, last = tuple(range(rank - 2)), (rank - 1,)
+    scale = 1 / sqrt(q.shape[-1]) if a.scale is None else a.scale
+    scores = ops.dot_general(q, k, lhs_contract=last, rhs_contract=last, lhs_batch=batch, rhs_batch=batch, alpha=scale)
+    hidden = like(q, -np.inf)
+    if a.causal:
+        row, column = (apply_nullary(ops.iota, q, shape=tuple(scores.shape[-2:]), axis=i, dtype=INT64) for i in (0, 1))
+        scores = ops.select(ops.ge(row, column), scores, hidden)
+    for m in mask:
+        scores = ops.select(m, scores, hidden) if dtype_of(m.dtype) is BOOL else ops.add(scores, m)
+    weights = ops.softmax(scores, axis=rank - 1)
+    return ops.dot_general(weights, v, lhs_contract=last, rhs_contract=(rank - 2,), lhs_batch=batch, rhs_batch=batch)
+
+
+def _attention_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
+    def x(*shape: int) -> np.ndarray:
+        return random_array(rng, dtype, shape, -2, 2)
+    plain = {"scale": None, "causal": False}
+    for s, t, d in ((1, 1, 1), (3, 8, 17), (17, 33, 8), (64, 65, 16)):
+        yield Sample((x(2, s, d), x(2, t, d), x(2, t, d)), plain, f"{s} queries, {t} keys, {d} features")
+    yield Sample((x(2, 3, 9, 8), x(2, 3, 9, 8), x(2, 3, 9, 5)), {"scale": 0.5, "causal": True}, "causal, scale")
+    yield Sample((x(9, 8), x(17, 8), x(17, 8), rng.uniform(size=(9, 17)) < 0.7), plain, "bool mask")
+    yield Sample((x(2, 9, 8), x(2, 17, 8), x(2, 17, 8), x(9, 17)), plain, "additive mask")
+    yield Sample((strided(x(9, 8)), x(8, 17).T, strided(x(17, 8))), plain, "strided")
+    yield Sample((x(2, 0, 8), x(2, 3, 8), x(2, 3, 8)), plain, "no queries")
+    yield Sample((x(4, 130, 32), x(4, 140, 32), x(4, 140, 32)), plain, "parallel")
+
+
+attention = define("attention", "linear", _attention_rule, operands=None, dtypes=FLOATS, attributes=AttentionAttributes,
+                   traits={"composite"}, tolerance="composite", samples=_attention_samples,
+                   decompose=in_accumulator(_attention))
+
+
+# --- one_hot
+
+def _one_hot_rule(attributes: OneHotAttributes, index: TensorType) -> TensorType:
+    require_dtype(TensorType(attributes.dtype), ANY, "its dtype is one of")
+    require_at_least("depth", attributes.depth, 0)
+    return TensorType(attributes.dtype, (*index.shape, attributes.depth))
+
+
+def _one_hot(a: OneHotAttributes, index: Any) -> Any:
+    column = ops.reshape(cast_to(index, INT64), shape=(*index.shape, 1))
+    return cast_to(ops.eq(column, apply_nullary(ops.iota, index, shape=(a.depth,), axis=0, dtype=INT64)), a.dtype)
+
+
+def _one_hot_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
+    for shape in ((), (1,), (17,), (3, 5), (0, 2), (1000,)):
+        for of in (FLOAT32, BOOL, INT32):
+            yield Sample((random_array(rng, dtype, shape, -2, 9),), {"depth": 7, "dtype": of}, f"{shape} to {of.short}")
+    yield Sample((random_array(rng, dtype, (9,)),), {"depth": 0, "dtype": FLOAT32}, "no depth")
+    yield Sample((random_array(rng, dtype, (1100,), 0, 64),), {"depth": 64, "dtype": FLOAT32}, "parallel")
+
+
+one_hot = define("one_hot", "linear", _one_hot_rule, operands=1, dtypes=INTEGERS, attributes=OneHotAttributes,
+                 traits={"composite"}, samples=_one_hot_samples, decompose=_one_hot, gradient=no_slope)
