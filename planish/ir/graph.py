@@ -43,7 +43,7 @@ class Graph:
     effects: tuple[Node, ...] = ()
     name: str = field(default="graph", compare=False)
     output_names: tuple[str, ...] = field(default=(), compare=False)
-    notes: Mapping[Node, Note] = field(default=MappingProxyType({}), compare=False, repr=False)
+    notes: Mapping[Node, Note] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
 
     @property
     def roots(self) -> tuple[Node, ...]:
