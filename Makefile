@@ -45,8 +45,8 @@ clean:
 	@.venv-bench/bin/python $(PIP) -e ".[$*]"
 	@touch $@
 
-%/bin/python:
+.venv/bin/python .venv-bench/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "planish needs Python 3.10 or newer; choose one with: make PYTHON=python3.12" >&2; exit 1; }
-	@echo "planish: making the virtual environment $*"
-	@$(PYTHON) -m venv $*
+	@echo "planish: making the virtual environment $(@:/bin/python=)"
+	@$(PYTHON) -m venv $(@:/bin/python=)

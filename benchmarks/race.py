@@ -3,7 +3,8 @@ rounds.
 
 In: a workload's name, peers' names, threads, rounds. Out: an `Outcome` per peer, in the order given.
 Every worker inherits this process's processors and is told the same number of threads; compilers get an
-empty cache folder, so that a first call is a cold one.
+empty cache folder, so that a first call is a cold
+one (but for the precompiled headers of Inductor, which stay in the temporary folder).
 """
 from __future__ import annotations
 
