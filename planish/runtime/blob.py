@@ -66,7 +66,7 @@ class Blob:
         head, body = _open(bytes(data))
         try:
             blob = _build(head, body)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LinkError(f"native code image has a malformed head: {error!r}") from None
         check(blob)
         return blob
@@ -88,7 +88,7 @@ def _open(data: bytes) -> tuple[dict[str, Any], bytes]:
         raise LinkError("native code image has a head longer than itself")
     try:
         head = json.loads(rest[8:8 + head_length])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LinkError(f"native code image has a malformed head: {error}") from None
     if not isinstance(head, dict):
         raise LinkError("native code image has a malformed head: not an object")

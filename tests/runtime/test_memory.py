@@ -3,12 +3,15 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from planish.runtime import memory, native
 from planish.runtime.entry import LARGE
+from planish.runtime.program import NativeProgram
+from planish.runtime.spec import ArraySpec
 from tests.runtime.programs import add_program, reverse_program
 
 MB = 1 << 20
@@ -69,10 +72,23 @@ def test_large_blocks_start_at_different_lines_of_a_page():
 def test_no_memory_is_an_answer_not_a_crash():
     assert _alloc(1 << 60) is None
     assert _alloc(1 << 46) is None
-    program = add_program()
-    huge = np.broadcast_to(np.float32(0), (1 << 45,))
-    with pytest.raises(MemoryError):
-        program(huge, huge)
+    before = memory.stats()
+    a = np.ones(4, np.float32)
+    for program in (_with_arena(1 << 60), _with_output(1 << 50)):
+        with pytest.raises(MemoryError):
+            program(a, a)
+    assert memory.stats().live_blocks == before.live_blocks
+
+
+def _with_arena(size):
+    program = add_program(shape=(4,))
+    return NativeProgram(program._core.code, replace(program.spec, arena=size))
+
+
+def _with_output(size):
+    program = add_program(shape=(4,))
+    spec = replace(program.spec, outputs=(*program.spec.outputs, ArraySpec("d", "int8", (size,))), unwrap_single=False)
+    return NativeProgram(program._core.code, spec)
 
 
 def test_a_dead_result_is_reused_and_a_live_one_is_not(add):
