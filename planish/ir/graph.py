@@ -19,7 +19,9 @@ class Location:
     function: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.line else self.file
+        if self.line:
+            return f"{self.file}:{self.line}"
+        return f"{self.file}: {self.function}" if self.function else self.file
 
 
 @dataclass(frozen=True)

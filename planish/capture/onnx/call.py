@@ -1,0 +1,159 @@
+"""One node of an ONNX model as its translation sees it, and the table of translations.
+
+A translation takes a `Call` and returns the value(s) of its outputs. It is registered under its operator with the
+opset since which it holds; of several, the newest that is not newer than the model's opset is taken.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Union
+
+import numpy as np
+
+from planish.capture.onnx.sizes import Sizes, Value, as_node, computed, dims_of, known
+from planish.capture.onnx.tensors import onnx_dtype
+from planish.errors import ModelError, UnsupportedOp
+from planish.ir import Node
+from planish.types import Dim, DType, dtype_of, is_static
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """An operator applied to values. `opset` is the version of `domain` the model uses."""
+
+    op_type: str
+    domain: str
+    opset: int
+    where: str
+    operands: tuple[Value | None, ...]
+    attributes: Mapping[str, Any]
+    outputs: tuple[str, ...]
+
+    # --- operands
+
+    def has(self, i: int) -> bool:
+        return i < len(self.operands) and self.operands[i] is not None
+
+    def __getitem__(self, i: int) -> Node:
+        """Operand `i` as a node. Raises ModelError where it is missing."""
+        value = self.operands[i] if self.has(i) else None
+        if value is None:
+            self.invalid(f"operand {i} is missing")
+        return as_node(value)
+
+    def get(self, i: int) -> Node | None:
+        """Operand `i` as a node, or None where it is left out."""
+        return self[i] if self.has(i) else None
+
+    def nodes(self) -> list[Node]:
+        return [self[i] for i in range(len(self.operands))]
+
+    def dtype(self, i: int) -> DType:
+        value = self.operands[i] if self.has(i) else None
+        return value.dtype if isinstance(value, (Node, Sizes)) else self[i].dtype
+
+    def rank(self, i: int = 0) -> int:
+        return len(self.shape(i))
+
+    def shape(self, i: int = 0) -> tuple[Dim, ...]:
+        value = self.operands[i] if self.has(i) else None
+        return tuple(value.shape) if isinstance(value, (Node, Sizes)) else self[i].shape
+
+    # --- operands that must be known
+
+    def sizes(self, i: int, what: str) -> tuple[Dim, ...]:
+        """The elements of operand `i`, flat, as Dims. Raises UnsupportedOp where they depend on inputs' values."""
+        value = self.operands[i] if self.has(i) else None
+        elements = known(value)
+        if elements is None:
+            array = computed(self[i])
+            if array is None:
+                self.refuse(f"its {what} (operand {i}) depends on the values of inputs, not only on their sizes",
+                            "give that input as a constant: load_graph(..., constants={name: array})")
+            elements = array.astype(object)
+        return tuple(dims_of(elements).flat)
+
+    def integers(self, i: int, what: str) -> tuple[int, ...]:
+        """As `sizes`, all of them numbers."""
+        dims = self.sizes(i, what)
+        if not all(map(is_static, dims)):
+            self.refuse(f"its {what} (operand {i}) depends on the symbolic sizes {', '.join(map(str, dims))}",
+                        "fix them: load_graph(..., symbols={name: number})")
+        return tuple(int(d) for d in dims)
+
+    def integer(self, i: int, what: str) -> int:
+        values = self.integers(i, what)
+        if len(values) != 1:
+            self.invalid(f"its {what} (operand {i}) is to be one number, not {len(values)}")
+        return values[0]
+
+    # --- attributes
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        return self.attributes.get(name, default)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return bool(self.attributes.get(name, default))
+
+    def dtype_attribute(self, name: str) -> DType:
+        return onnx_dtype(self.attribute(name, 0), self.where)
+
+    @staticmethod
+    def dtype_of_array(array: np.ndarray) -> DType:
+        return dtype_of(array)
+
+    def axis(self, name: str = "axis", default: int = 0, rank: int | None = None) -> int:
+        """The attribute `name` as an axis counted from 0."""
+        return self.as_axis(self.attribute(name, default), self.rank() if rank is None else rank)
+
+    def as_axis(self, axis: int, rank: int) -> int:
+        if not -rank <= axis < rank:
+            self.invalid(f"axis {axis} is not one of the {rank} axes")
+        return axis % rank
+
+    def axes(self, operand: int, rank: int | None = None) -> tuple[int, ...] | None:
+        """Axes counted from 0, of operand `operand` or of the attribute `axes`; None where neither is given."""
+        if self.has(operand):
+            given: Sequence[int] = self.integers(operand, "axes")
+        elif "axes" in self.attributes:
+            given = self.attributes["axes"]
+        else:
+            return None
+        rank = self.rank() if rank is None else rank
+        return tuple(self.as_axis(a, rank) for a in given)
+
+    # --- errors
+
+    def refuse(self, why: str, advice: str = "") -> NoReturn:
+        raise UnsupportedOp(f"{self.where}: {why}" + (f"; {advice}" if advice else ""))
+
+    def invalid(self, why: str) -> NoReturn:
+        raise ModelError(f"{self.where}: {why}")
+
+
+Translation = Callable[[Call], Union[Value, Sequence[Value]]]
+_TABLE: dict[tuple[str, str], dict[int, Translation]] = {}
+
+
+def translates(*op_types: str, since: int = 1, domain: str = "") -> Callable[[Translation], Translation]:
+    """Register a translation of these operators, as they are defined from opset `since` on."""
+    def register(function: Translation) -> Translation:
+        for op_type in op_types:
+            versions = _TABLE.setdefault((domain, op_type), {})
+            if since in versions:
+                raise ValueError(f"two translations of {op_type} since opset {since}")
+            versions[since] = function
+        return function
+    return register
+
+
+def find_translation(domain: str, op_type: str, opset: int) -> Translation | None:
+    versions = _TABLE.get((domain, op_type), {})
+    held = [since for since in versions if since <= opset]
+    return versions[max(held)] if held else None
+
+
+def supported_operators() -> list[str]:
+    """The names of the operators of the default domain with a translation."""
+    return sorted(op_type for domain, op_type in _TABLE if not domain)

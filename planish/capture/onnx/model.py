@@ -1,0 +1,134 @@
+"""Reading ONNX models: a path, bytes or a ModelProto goes in; a checked `Model` comes out.
+
+Checked here: the protobuf parses, the model has a graph and an opset of the default domain that is in range, and every
+name is written once and before it is read. What nodes mean is checked where they are translated.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planish.errors import ModelError, PlanishError
+
+OLDEST_OPSET = 7  # where broadcasting became NumPy's
+MISSING = "reading ONNX models needs the package onnx: pip install 'planish[onnx]'"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model whose graph is well formed. `file` is for messages; `folder` is where external data may lie."""
+
+    proto: Any
+    file: str
+    folder: Path | None
+    opsets: dict[str, int]
+
+    @property
+    def short_file(self) -> str:
+        return Path(self.file).name
+
+    @property
+    def graph(self) -> Any:
+        return self.proto.graph
+
+    @property
+    def functions(self) -> dict[tuple[str, str], Any]:
+        return {(domain_of(f), f.name): f for f in self.proto.functions}
+
+
+def domain_of(proto: Any) -> str:
+    """The domain of a node, function or opset, with the default one as ''."""
+    return "" if proto.domain == "ai.onnx" else proto.domain
+
+
+def import_onnx() -> Any:
+    """The onnx package. Raises PlanishError with the pip line where it is missing."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise PlanishError(MISSING) from error
+    return onnx
+
+
+def read_model(source: Any) -> Model:
+    """The model of a path, bytes or ModelProto. Raises ModelError; FileNotFoundError for a path without a file."""
+    onnx = import_onnx()
+    if isinstance(source, onnx.ModelProto):
+        return _check(source, "model", None)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _check(_parse(onnx, bytes(source), "model bytes"), "model bytes", None)
+    path = Path(source)
+    if path.is_dir():
+        raise ModelError(f"{path} is a folder, not an ONNX file")
+    return _check(_parse(onnx, path.read_bytes(), str(path)), str(path), path.resolve().parent)
+
+
+def _parse(onnx: Any, data: bytes, file: str) -> Any:
+    from google.protobuf.message import DecodeError
+    try:
+        return onnx.ModelProto.FromString(data)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{file} is not an ONNX model, or is cut off: {len(data)} bytes that do not parse") from error
+
+
+def _check(proto: Any, file: str, folder: Path | None) -> Model:
+    if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
+        raise ModelError(f"{file} holds no graph: it is not an ONNX model, or is cut off")
+    opsets = {domain_of(entry): entry.version for entry in proto.opset_import}
+    model = Model(proto, file, folder, opsets)
+    if _uses_default_domain(proto):
+        _check_opset(opsets.get(""), file)
+    _check_order(proto.graph, file)
+    return model
+
+
+def _uses_default_domain(proto: Any) -> bool:
+    return any(domain_of(node) == "" for node in proto.graph.node)
+
+
+def _check_opset(version: int | None, file: str) -> None:
+    if version is None:
+        raise ModelError(f"{file} does not say which opset of the default domain it uses")
+    if version < OLDEST_OPSET:
+        raise ModelError(f"{file} uses opset {version}; the oldest supported is {OLDEST_OPSET}: "
+                         "convert it with onnx.version_converter")
+
+
+def label(node: Any) -> str:
+    """How messages name a node."""
+    name = f" {node.name!r}" if node.name else ""
+    return f"node{name} ({node.op_type} -> {', '.join(map(repr, filter(None, node.output))) or 'nothing'})"
+
+
+def _check_order(graph: Any, file: str) -> None:
+    """Each name is written once, and before it is read."""
+    written = {value.name for value in (*graph.input, *graph.initializer)}
+    written |= {sparse.values.name for sparse in graph.sparse_initializer}
+    writers = dict(_writers(graph.node))
+    for node in graph.node:
+        for name in _reads(node):
+            if name not in written:
+                raise ModelError(f"{file}: {_unwritten(node, name, writers.get(name))}")
+        for name in filter(None, node.output):
+            if name in written:
+                raise ModelError(f"{file}: {label(node)} writes {name!r}, which is written before")
+            written.add(name)
+    for output in graph.output:
+        if output.name not in written:
+            raise ModelError(f"{file}: graph output {output.name!r} is written by no node")
+
+
+def _writers(nodes: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    return ((name, node) for node in nodes for name in node.output)
+
+
+def _reads(node: Any) -> Iterator[str]:
+    return (name for name in node.input if name)
+
+
+def _unwritten(node: Any, name: str, writer: Any) -> str:
+    if writer is None:
+        return f"{label(node)} reads {name!r}, which no input, initialiser or node gives"
+    return f"{label(node)} reads {name!r}, which only a later {label(writer)} gives: the graph has a cycle or is not sorted"

@@ -1,0 +1,119 @@
+"""Tensor content of ONNX files: a TensorProto goes in, a read-only array comes out.
+
+Raw bytes are not copied again. External data is mapped, not read, and confined to the model's folder: a relative path
+without "..", no link on the way, a regular file, a range inside it. Whatever does not fit is a ModelError.
+"""
+from __future__ import annotations
+
+import os
+import stat
+from math import prod
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import numpy as np
+
+from planish.errors import ModelError, UnsupportedDType
+from planish.types import DType, dtype_of
+
+
+def onnx_dtype(elem_type: int, what: str) -> DType:
+    """The dtype of an ONNX element type number. Raises UnsupportedDType naming `what` has it."""
+    from onnx import TensorProto, helper
+    try:
+        return dtype_of(helper.tensor_dtype_to_np_dtype(elem_type))
+    except (KeyError, UnsupportedDType) as error:
+        known = elem_type in TensorProto.DataType.values()
+        name = TensorProto.DataType.Name(elem_type) if known else f"number {elem_type}"
+        raise UnsupportedDType(f"{what} has element type {name}, which planish does not have") from error
+
+
+def onnx_type_number(dtype: DType) -> int:
+    """The inverse of `onnx_dtype`."""
+    from onnx import helper
+    return helper.np_dtype_to_tensor_dtype(dtype.numpy)
+
+
+def to_array(tensor: Any, folder: Path | None, what: str) -> np.ndarray:
+    """The array of a TensorProto. `folder` is where external data may lie (None: the model came as bytes)."""
+    from onnx import TensorProto, numpy_helper
+    dtype = onnx_dtype(tensor.data_type, what)
+    shape = tuple(tensor.dims)
+    if any(size < 0 for size in shape):
+        raise ModelError(f"{what} has a negative size: {shape}")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        array = _external(tensor, dtype, prod(shape), folder, what)
+    elif tensor.HasField("raw_data"):
+        array = _from_bytes(tensor.raw_data, dtype, prod(shape), what)
+    else:
+        array = _from_fields(numpy_helper, tensor, prod(shape), what)
+    array = array.reshape(shape)
+    array.flags.writeable = False
+    return array
+
+
+def _from_bytes(data: bytes, dtype: DType, count: int, what: str) -> np.ndarray:
+    if len(data) != count * dtype.itemsize:
+        raise ModelError(f"{what} needs {count * dtype.itemsize} bytes and has {len(data)}")
+    return np.frombuffer(data, dtype.numpy.newbyteorder("<")).astype(dtype.numpy, copy=False)
+
+
+_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+
+
+def _from_fields(numpy_helper: Any, tensor: Any, count: int, what: str) -> np.ndarray:
+    stored = max(len(getattr(tensor, field)) for field in _FIELDS)
+    if stored != count:
+        raise ModelError(f"{what} needs {count} elements and has {stored}")
+    try:
+        return numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ModelError(f"{what} can't be read: {error}") from error
+
+
+def _external(tensor: Any, dtype: DType, count: int, folder: Path | None, what: str) -> np.ndarray:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    path = _confined(entries.get("location", ""), folder, what)
+    size, offset = count * dtype.itemsize, _number(entries, "offset", 0, what)
+    length, held = _number(entries, "length", size, what), path.stat().st_size
+    if length != size:
+        raise ModelError(f"{what} needs {size} bytes; its external data has {length}")
+    if offset + length > held:
+        raise ModelError(f"{what} needs bytes {offset} to {offset + length} of {path.name}, which has {held}")
+    if count == 0:
+        return np.empty(0, dtype.numpy)
+    mapped = np.memmap(path, dtype=np.uint8, mode="r", offset=offset, shape=(length,))
+    return np.frombuffer(mapped, dtype.numpy.newbyteorder("<")).astype(dtype.numpy, copy=False)
+
+
+def _number(entries: dict[str, str], key: str, default: int, what: str) -> int:
+    text = entries.get(key, str(default))
+    if not (text.isascii() and text.isdigit()):
+        raise ModelError(f"{what}: {key} of its external data is {text!r}, not a number of bytes")
+    return int(text)
+
+
+def _confined(location: str, folder: Path | None, what: str) -> Path:
+    """The file external data lies in, provably inside `folder` and not reached through a link."""
+    if folder is None:
+        raise ModelError(f"{what} is external data; load the model by its path, not as bytes")
+    parts = PurePosixPath(location).parts
+    absolute = location.startswith(("/", "\\")) or bool(PureWindowsPath(location).drive)
+    if not parts or absolute or ".." in parts or "\\" in location or "\0" in location:
+        raise ModelError(f"{what}: external data {location!r} is not a plain path inside the model's folder")
+    path = folder
+    for part in parts:
+        path = path / part
+        mode = _mode(path, what)
+        if stat.S_ISLNK(mode):
+            raise ModelError(f"{what}: external data {location!r} goes through a link, {part!r}")
+    if not stat.S_ISREG(mode):
+        raise ModelError(f"{what}: external data {location!r} is not a regular file")
+    return path
+
+
+def _mode(path: Path, what: str) -> int:
+    try:
+        return os.lstat(path).st_mode
+    except OSError as error:
+        raise ModelError(f"{what}: external data file {path.name!r} is missing beside the model") from error
