@@ -1,0 +1,36 @@
+"""Composite ops become the primitives they are made of, so that the passes after this know only primitives."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planish.ir import Graph, Node
+from planish.passes.protocol import Context, local_step
+
+
+@dataclass(frozen=True)
+class Decompose:
+    """`keep` names composite ops that a later stage has a kernel for."""
+
+    name: str = "decompose"
+    reason: str = "first: all that follows sees only primitives"
+    keep: frozenset[str] = frozenset()
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        return context.rewrite(graph, local_step(self.decomposed, context.disable))
+
+    def decomposed(self, node: Node) -> tuple[Node, str] | None:
+        if node.op.name == "item" and self.applies(node.operands[0]):
+            source = node.operands[0]
+            return _parts(source)[node.attributes.index], source.op.name
+        if self.applies(node) and not isinstance(node.type, tuple):
+            return _parts(node)[0], node.op.name
+        return None
+
+    def applies(self, node: Node) -> bool:
+        return node.op.has("composite") and node.op.name not in self.keep
+
+
+def _parts(node: Node) -> tuple[Node, ...]:
+    assert node.op.decompose is not None
+    made = node.op.decompose(node.attributes, *node.operands)
+    return made if isinstance(made, tuple) else (made,)

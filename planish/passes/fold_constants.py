@@ -1,0 +1,76 @@
+"""Subgraphs of constants alone are evaluated now, by the reference interpreter's own meanings.
+
+    1.0 / sqrt(64.0) -> 0.125
+
+What is not worth its bytes stays: a result of more than FREE_BYTES that is larger than all it was made from (an iota, a
+broadcast and what is computed from them). Random ops are never folded: the key may be fixed, the stream is the program's.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planish.ir import Graph, Node, constant, interpret
+from planish.ops.rules import ops
+from planish.passes.protocol import Context
+from planish.rewrite import uniform_value
+from planish.types import element_count
+
+FREE_BYTES = 64 << 10       # a folded constant of this size costs nothing worth counting
+COMPUTE_BYTES = 256 << 20   # no intermediate value of folding is larger
+UNFOLDED = frozenset({"structure", "random", "effect", "control", "composite"})
+
+
+@dataclass(frozen=True)
+class FoldConstants:
+    name: str = "fold_constants"
+    reason: str = "before the algebra: its rules look for numbers, not for ways to compute them"
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        return context.rewrite(graph, _Folder().step)
+
+
+@dataclass
+class _Folder:
+    """Values of nodes that hang on constants alone, and the bytes of the constants they hang on."""
+
+    source_bytes: dict[Node, int] = field(default_factory=dict)
+
+    def step(self, node: Node, uses: Mapping[Node, int]) -> tuple[Node, str] | None:
+        if not self.hangs_on_constants(node) or node.op.name in ("iota", "broadcast_to"):
+            return None
+        if _bytes(node) > max(FREE_BYTES, self.source_bytes[node]):
+            return None
+        return _compact(evaluate(node), node), node.op.name
+
+    def hangs_on_constants(self, node: Node) -> bool:
+        """Notes the bytes of the constants under `node` where only constants and iotas are under it."""
+        if node.op.name == "constant":
+            self.source_bytes[node] = node.attributes.array.nbytes
+            return False
+        static = not isinstance(node.type, tuple) and node.type.is_static
+        if not static or UNFOLDED & node.op.traits or _bytes(node) > COMPUTE_BYTES:
+            return False
+        if not all(o in self.source_bytes for o in node.operands):
+            return False
+        self.source_bytes[node] = sum(self.source_bytes[o] for o in node.operands)
+        return True
+
+
+def evaluate(node: Node) -> np.ndarray:
+    """The value of a node under which there are only constants."""
+    return interpret(Graph((), (node,)), ())[0]
+
+
+def _compact(array: np.ndarray, node: Node) -> Node:
+    """As a constant; where all elements are one number, a scalar that is broadcast."""
+    made = constant(np.ascontiguousarray(array).reshape(array.shape))
+    if array.size > 1 and uniform_value(made) is not None:
+        return ops.broadcast_to(constant(array.reshape(-1)[0]), shape=node.shape)
+    return made
+
+
+def _bytes(node: Node) -> int:
+    return int(element_count(node.shape)) * node.dtype.itemsize  # type: ignore[call-overload]

@@ -1,0 +1,46 @@
+"""Equal values are computed once.
+
+Nodes are interned, so expressions written alike are one node from the start. What is left: `x + y` beside `y + x`, and
+large constants of equal content in different arrays (interning compares those by identity, to stay cheap).
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from planish.ir import Graph, Node
+from planish.ops.structure import SMALL
+from planish.passes.canonicalise import commutes
+from planish.passes.protocol import Context
+from planish.rewrite import Numerics
+
+
+@dataclass(frozen=True)
+class Share:
+    name: str = "share"
+    reason: str = "after the rules: what they made alike is merged too"
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        large = (n for n in graph.nodes() if n.op.name == "constant" and n.attributes.array.nbytes > SMALL)
+        return context.rewrite(graph, _Sharer(Counter(n.type for n in large), context.numerics).step)
+
+
+@dataclass
+class _Sharer:
+    """The first node seen of every value. Only constants of a type that occurs twice are hashed."""
+
+    large_types: Counter
+    numerics: Numerics
+    first: dict[object, Node] = field(default_factory=dict)
+
+    def step(self, node: Node, uses: Mapping[Node, int]) -> tuple[Node, str] | None:
+        if node.op.name == "constant" and self.large_types[node.type] > 1:
+            return self.merged((node.type, node.attributes.digest), node, "equal_constant")
+        if commutes(node, self.numerics):
+            return self.merged((node.op, frozenset(node.operands), node.attributes), node, "equal_up_to_order")
+        return None
+
+    def merged(self, key: object, node: Node, name: str) -> tuple[Node, str] | None:
+        first = self.first.setdefault(key, node)
+        return None if first is node else (first, name)

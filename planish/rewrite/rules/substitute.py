@@ -1,0 +1,114 @@
+"""Operators replaced by cheaper ones.
+
+Division by a power of two is a product with its reciprocal, bit for bit (both are exact, or round alike). A product of a
+one-hot matrix with a finite constant is a table look-up: one product is 1 * w, all others are 0 * w = +-0, and a sum that
+starts at +0.0 adds them without rounding; so the table is w + 0.0 (no -0.0), and rows for indices out of range are 0.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from planish.ir import Node, constant
+from planish.ops.contract import DotAttributes
+from planish.ops.rules import ops
+from planish.rewrite.guards import every, is_normal_in
+from planish.rewrite.pattern import const, variables
+from planish.rewrite.rule import Match, rule
+from planish.types import INT32, INT64, DType, dtype_of
+
+x, y, index, numbers = variables("x y index numbers")
+c, w = const("c"), const("w")
+
+
+# --- division
+
+def _array(node: Node) -> np.ndarray:
+    return node.attributes.array
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64)
+
+
+def _reciprocal_is_normal(match: Match) -> bool | str:
+    values = _wide(_array(match.c)).reshape(-1)
+    if not np.all(np.isfinite(values) & (values != 0)):
+        return "it divides by 0, inf or NaN"
+    normal = all(is_normal_in(1 / v, match.c.dtype) for v in np.unique(np.abs(values)))
+    return normal or "a reciprocal is not a normal number"
+
+
+def _powers_of_two(match: Match) -> bool | str:
+    mantissa, _ = np.frexp(_wide(_array(match.c)))
+    return bool(np.all(np.abs(mantissa) == 0.5)) or "a divisor is not a power of two"
+
+
+def _times_reciprocal(match: Match) -> Node:
+    array = _array(match.c)
+    return ops.mul(match.x, constant((1 / _wide(array)).astype(array.dtype)))
+
+
+def _is_wide_float(match: Match) -> bool | str:
+    return not match.x.dtype.is_narrow_float or f"{match.x.dtype.name} is rounded after the square root"
+
+
+# --- one-hot times table
+
+def _counts_up(node: Node) -> bool:
+    """Whether a node is 0, 1, ..., n - 1 along its last axis and has no other."""
+    if any(d != 1 for d in node.shape[:-1]) or not node.ndim:
+        return False
+    if node.op.name == "iota":
+        return node.attributes.axis == node.ndim - 1
+    if node.op.name != "constant":
+        return False
+    values = _array(node).reshape(-1)
+    return bool(np.array_equal(values, np.arange(values.size)))
+
+
+def _is_one_hot_times_table(match: Match) -> bool | str:
+    a: DotAttributes = match.root.attributes
+    rank = match.hot.ndim
+    if a.lhs_batch or a.lhs_contract != (rank - 1,) or a.rhs_contract != (0,):
+        return "it is not a product with the rows of a table"
+    if match.index.ndim != rank or match.index.shape[-1] != 1 or not match.index.dtype.is_integer:
+        return "it does not compare one integer index per row"
+    if not _counts_up(match.numbers):
+        return "it does not compare with 0, 1, 2, ..."
+    return bool(np.all(np.isfinite(_wide(_array(match.w))))) or "the table holds inf or NaN, which 0 does not silence"
+
+
+def _look_up(match: Match) -> Node:
+    a: DotAttributes = match.root.attributes
+    table = _table(_array(match.w), a.alpha, match.root.dtype)
+    rows = ops.reshape(match.index, shape=match.index.shape[:-1])
+    if rows.dtype not in (INT32, INT64):
+        rows = ops.cast(rows, dtype=INT64)
+    count = table.shape[0] - 1
+    inside = (rows >= 0) & (rows < count)
+    return ops.take(constant(table), ops.select(inside, rows, count), axis=0)
+
+
+def _table(rows: np.ndarray, alpha: float, dtype: DType) -> np.ndarray:
+    """The rows as the product gives them, and a row of zeros for indices out of range."""
+    wide = dtype_of(dtype.numpy).accumulator.numpy
+    padded = np.concatenate([rows, np.zeros((1, *rows.shape[1:]), rows.dtype)]).astype(wide) + wide.type(0)
+    scaled = padded if alpha == 1 else padded * wide.type(alpha)
+    return scaled.astype(dtype.numpy)
+
+
+_one_hot = ops.cast(ops.eq(index, numbers).named("hot"))
+
+SUBSTITUTE = (
+    rule("div_power_of_two", x / c, _times_reciprocal, when=every(_powers_of_two, _reciprocal_is_normal)),
+    rule("div_constant", x / c, _times_reciprocal, when=_reciprocal_is_normal, numerics="fast", relies_on="1 / c is rounded"),
+    rule("mul_reciprocal", x * ops.reciprocal(y), x / y, numerics="fast", relies_on="1 / y may overflow where x / y does not"),
+    rule("reciprocal_sqrt", ops.reciprocal(ops.sqrt(x)), ops.rsqrt(x), when=_is_wide_float, relies_on="rsqrt is 1 / sqrt"),
+    rule("one_over_sqrt", 1 / ops.sqrt(x), ops.rsqrt(x), when=_is_wide_float, relies_on="rsqrt is 1 / sqrt"),
+    rule("reciprocal_sqrt_narrow", ops.reciprocal(ops.sqrt(x)), ops.rsqrt(x), numerics="default",
+         relies_on="one rounding for two"),
+    rule("one_over_sqrt_narrow", 1 / ops.sqrt(x), ops.rsqrt(x), numerics="default", relies_on="one rounding for two"),
+    rule("div_sqrt", x / ops.sqrt(y), x * ops.rsqrt(y), numerics="fast", relies_on="1 / sqrt(y) is rounded"),
+    rule("one_hot_dot", ops.dot_general(_one_hot, w), _look_up, when=_is_one_hot_times_table,
+         relies_on="a sum of one value and zeros is exact"),
+)
