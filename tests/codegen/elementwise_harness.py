@@ -40,8 +40,9 @@ def write(module: Module, name: str, op: str, in_dtypes: tuple[str, ...], out_dt
     b = module.function(name, [*pointers, ("i64", "n")])
     *arrays, n = b.parameters
     loop = b.loop(b.i64(0), n, b.i64(lanes))
-    at = [b.gep(registers.memory_type(d), p, loop.index) for d, p in zip((out_dtype, *in_dtypes), arrays)]
-    args = [registers.load(b, d, p, lanes) for d, p in zip(in_dtypes, at[1:])]
+    at = [b.gep(registers.memory_type(d), p, loop.index)
+          for d, p in zip((out_dtype, *in_dtypes), arrays, strict=True)]
+    args = [registers.load(b, d, p, lanes) for d, p in zip(in_dtypes, at[1:], strict=True)]
     registers.store(b, elementwise.emit(b, op, in_dtypes, out_dtype, args, numerics), out_dtype, at[0])
     loop.end()
     b.ret()
@@ -78,13 +79,13 @@ def call(engine: llvm.ExecutionEngine, name: str, out: np.dtype, *arrays: np.nda
 
 def run(op: str, in_dtypes: tuple[str, ...], out_dtype: str, *arrays: np.ndarray, numerics: str = "default",
         lanes: tuple[int, ...] = LANES) -> np.ndarray:
-    """The result of `op`, after asserting that every number of lanes gives the same bits (of NaNs: that they are NaN)."""
+    """The result of `op`, after asserting that every number of lanes gives the same bits (any NaN is NaN)."""
     module = new_module()
     for k in lanes:
         write(module, f"f{k}", op, in_dtypes, out_dtype, k, numerics)
     engine = build(module)
     results = [call(engine, f"f{k}", numpy_dtype(out_dtype), *arrays) for k in lanes]
-    for k, other in zip(lanes[1:], results[1:]):
+    for k, other in zip(lanes[1:], results[1:], strict=True):
         assert_same_bits(other, results[0], f"{op} {in_dtypes}: {k} lanes against {lanes[0]}")
     return results[0]
 
@@ -95,7 +96,7 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray, what: str, *operands
     image = np.dtype(f"u{got.dtype.itemsize}")
     same = got.view(image) == expected.view(image)
     if got.dtype.kind not in "iub":
-        same |= (got != got) & (expected != expected)
+        same |= np.isnan(got) & np.isnan(expected)
     if not same.all():
         at = np.flatnonzero(~same)[:5]
         shown = "; ".join(f"{[o[i] for o in operands]} gives {got[i]!r}, not {expected[i]!r}" for i in at)

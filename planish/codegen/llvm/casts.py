@@ -1,9 +1,9 @@
 """Conversion between any two dtypes, in register form.
 
-Never poison. A float outside the integer's range, or NaN, gives what a C cast gives on x86-64, which is NumPy's answer
-there: the least number of int32 or int64; narrower integers are the low bits of the int32, uint32 those of the
-int64; uint64 as two int64 halves. So the result is the same on every machine.
-float64 to float16 rounds once (NumPy does); integers and float64 reach bfloat16, and integers float16, by way of float32
+Never poison. A float outside the integer's range, or NaN, gives what a C cast gives on x86-64, which is
+NumPy's answer there: the least number of int32 or int64; narrower integers are the low bits of the int32,
+uint32 those of the int64; uint64 as two int64 halves. So the result is the same on every machine. float64 to
+float16 rounds once (NumPy does); integers and float64 reach bfloat16, and integers float16, by way of float32
 (as NumPy, ml_dtypes and PyTorch do: for float16 no result differs, for bfloat16 ties beyond 2^24 may).
 """
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _narrow(x: Lanes, target: str) -> Lanes:
 
 
 def _to_odd_float(x: Lanes) -> Lanes:
-    """double -> float, toward zero with the last bit set if inexact: a second rounding is then as good as one."""
+    """double -> float, toward zero with the last bit set if inexact: rounding again then rounds only once."""
     near = x.cast("fptrunc", "float")
     back = near.cast("fpext", "double")
     step = (back.abs() > x.abs()).cast("sext", "i32")  # -1 where rounded away from zero

@@ -1,13 +1,13 @@
 """The table of elementwise operations: op name and dtype -> the LLVM instructions that compute it.
 
-In: an op's name, dtypes by name, operands in register form (see `registers`), any number of lanes. Out: the result in
-register form, rounded to its dtype. NumPy 2 and IEEE 754 are the meaning. A vector and its scalar tail go through the
-same formula and agree bit for bit. No fast-math flag is ever set; numerics="fast" chooses other kernels, which
-honour NaN and inf too. "strict" uses the kernels of "default": transcendental functions are planish's own in both, within
-`math.ULP` of the true value, and every other operation is exact.
+In: an op's name, dtypes by name, operands in register form (see `registers`), any number of lanes. Out: the
+result in register form, rounded to its dtype. NumPy 2 and IEEE 754 are the meaning. A vector and its scalar
+tail go through the same formula and agree bit for bit. No fast-math flag is ever set; numerics="fast" chooses
+other kernels, which honour NaN and inf too. "strict" uses the kernels of "default": transcendental functions
+are planish's own in both, within `math.ULP` of the true value, and every other operation is exact.
 
-Assumed of the target: fused multiply-add, rounding and float16 conversion instructions (x86-64-v3, any AArch64);
-elsewhere LLVM calls fma, floor, and the like from the C library or compiler runtime.
+Assumed of the target: fused multiply-add, rounding and float16 conversion instructions (x86-64-v3, any
+AArch64); elsewhere LLVM calls fma, floor, and the like from the C library or compiler runtime.
 """
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _INTEGER: dict[str, Kernel] = _BITS | {
     "add": integer.instruction("add"), "sub": integer.instruction("sub"), "mul": integer.instruction("mul"),
     "neg": lambda x: -x, "logical_not": integer.is_zero, "shift_left": integer.shift_left,
     "is_nan": integer.always(False), "is_inf": integer.always(False), "is_finite": integer.always(True),
-} | {name: integer.identity for name in _ROUNDINGS}
+} | dict.fromkeys(_ROUNDINGS, integer.identity)
 
 SIGNED_INTEGER: dict[str, Kernel] = _INTEGER | _compare("icmp s") | {
     "abs": integer.absolute, "sign": integer.sign,
@@ -77,16 +77,17 @@ _UNROUNDED: dict[str, Kernel] = _EXTREMES | _compare("fcmp o") | {
 } | {name: floating.rounding(intrinsic) for name, intrinsic in _ROUNDINGS.items()}
 
 _ROUNDED: dict[str, Kernel] = {
-    "add": integer.instruction("fadd"), "sub": integer.instruction("fsub"), "mul": integer.instruction("fmul"),
-    "div": integer.instruction("fdiv"), "fma": fma,
+    "add": integer.instruction("fadd"), "sub": integer.instruction("fsub"),
+    "mul": integer.instruction("fmul"), "div": integer.instruction("fdiv"), "fma": fma,
     "sqrt": floating.square_root, "rsqrt": floating.reciprocal_root, "reciprocal": floating.reciprocal,
     "floor_div": floating.floor_divide, "mod": floating.floor_mod,
     "trunc_div": floating.trunc_divide, "rem": floating.fmod}
 
-SINGLE: dict[str, Kernel] = _UNROUNDED | _ROUNDED | math.SINGLE | {"next_after": floating.next_after("float32")}
-DOUBLE: dict[str, Kernel] = _UNROUNDED | _ROUNDED | math.DOUBLE | {"next_after": floating.next_after("float64")}
-BFLOAT: dict[str, Kernel] = SINGLE | {"next_after": floating.next_after("bfloat16")}
-HALF: dict[str, Kernel] = SINGLE | {"next_after": floating.next_after("float16")} | {
+_FLOAT = _UNROUNDED | _ROUNDED
+SINGLE: dict[str, Kernel] = _FLOAT | math.SINGLE | {"next_after": floating.next_after("float32")}
+DOUBLE: dict[str, Kernel] = _FLOAT | math.DOUBLE | {"next_after": floating.next_after("float64")}
+BFLOAT: dict[str, Kernel] = SINGLE | math.BFLOAT | {"next_after": floating.next_after("bfloat16")}
+HALF: dict[str, Kernel] = SINGLE | math.HALF | {"next_after": floating.next_after("float16")} | {
     name: floating.flipped(kernel) for name, kernel in _EXTREMES.items()}
 
 TABLE: dict[str, dict[str, Kernel]] = {

@@ -1,7 +1,7 @@
 """Exact operations on floats: arithmetic, rounding, comparison, remainders, extremes.
 
-In and out: `Lanes` of float or double; the narrow floats come as float and are rounded by the caller. NumPy 2 is the
-meaning, down to the sign of a zero.
+In and out: `Lanes` of float or double; the narrow floats come as float and are rounded by the caller. NumPy 2
+is the meaning, down to the sign of a zero.
 """
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def copysign(x: Lanes, y: Lanes) -> Lanes:
     return x.copysign(y)
 
 
-# --- extremes. Of two equal zeros NumPy returns the second operand in float32 and float64, the first in float16.
+# --- extremes. Of two equal zeros NumPy returns the second in float32 and float64, the first in float16.
 
 def extreme(beats: str, ignore_nan: bool) -> Kernel:
     """The x or y that `beats` ("gt", "lt") the other. A NaN operand is the result, or is ignored."""
@@ -74,8 +74,8 @@ def flipped(kernel: Kernel) -> Kernel:
 # --- remainders
 
 def fmod(x: Lanes, y: Lanes) -> Lanes:
-    """C's fmod, exact. With a quotient below 2^mantissa, its truncation q is off by one at most and x - q y is exact
-    in one fused step; other lanes ask the C library."""
+    """C's fmod, exact. With a quotient below 2^mantissa its truncation q is off by one at most, and x - q y
+    is exact in one fused step; other lanes ask the C library."""
     limit = 2.0 ** format_of(x).mantissa
     q = x / y
     a, c = x.abs(), y.abs()

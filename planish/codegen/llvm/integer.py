@@ -1,8 +1,8 @@
 """Operations on integers and bools: wrapping arithmetic, division without traps, shifts of any count, powers.
 
-In and out: `Lanes` of iN (i1 for bool). Whether a number has a sign lives in the operation, so what depends on it is made
-per signedness. Nothing here is poison for any operand: divisors of zero and -1, and shift counts beyond the width, are
-replaced before the instruction sees them.
+In and out: `Lanes` of iN (i1 for bool). Whether a number has a sign lives in the operation, so what depends
+on it is made per signedness. Nothing here is poison for any operand: divisors of zero and -1, and shift
+counts beyond the width, are replaced before the instruction sees them.
 """
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def remainder_unsigned(x: Lanes, y: Lanes) -> Lanes:
 
 
 def _quotient(x: Lanes, y: Lanes, signed: bool) -> Lanes:
-    """x / y truncated. CPUs have no vector division of integers: up to 32 bits the floats' division is exact."""
+    """x / y truncated. CPUs divide no vectors of integers; up to 32 bits dividing floats is exact."""
     if x.width == 64:
         return x.bin("sdiv" if signed else "udiv", y)
     wide = "float" if x.width <= 16 else "double"

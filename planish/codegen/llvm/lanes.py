@@ -1,8 +1,9 @@
 """Arithmetic on vectors of lanes, written as formulas.
 
-In: builder values. Out: builder values, each operator one LLVM instruction in program order. `Lanes` lets a kernel
-read like its formula (`r * r * p + r`); it contracts, reorders and simplifies nothing. Numbers beside a `Lanes` take
-its type. Comparisons of floats are ordered (false on NaN) and of integers signed, except `!=` which is unordered.
+In: builder values. Out: builder values, each operator one LLVM instruction in program order. `Lanes` lets a
+kernel read like its formula (`r * r * p + r`); it contracts, reorders and simplifies nothing. Numbers beside
+a `Lanes` take its type. Comparisons of floats are ordered (false on NaN) and of integers signed, except `!=`
+which is unordered.
 """
 from __future__ import annotations
 

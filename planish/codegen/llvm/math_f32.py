@@ -1,8 +1,8 @@
-"""Transcendental kernels of float32 that are worth their own polynomials: the ones deep learning spends time in.
+"""Transcendental kernels of float32 worth their own polynomials: where deep learning spends its time.
 
-In and out: `Lanes` of float. Coefficients are our own minimax fits (Lawson's weighting), rounded to f32 one after another
-with the rest refitted. The same formula serves any number of lanes, so tails agree with vectors bit for bit.
-The functions named `*_fast` are for numerics="fast"; the others hold the bounds of `math.ULP`.
+In and out: `Lanes` of float. Coefficients are our own minimax fits (Lawson's weighting), rounded to f32 one
+after another with the rest refitted. The same formula serves any number of lanes, so tails agree with vectors
+bit for bit. The functions named `*_fast` are for numerics="fast"; the others hold the bounds of `math.ULP`.
 """
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from planish.codegen.llvm.lanes import Lanes, fma, horner, unless_rare
 from planish.codegen.llvm.math_parts import (
     EXP_F32_FAST,
     F32,
+    LOG2_E,
     exp,
     keep_zero,
     log_edges,
@@ -26,6 +27,8 @@ _LOG = (-0.076358005404, 0.12765869498, -0.13161534071, 0.1420122236, -0.1662318
         -0.25000825524, 0.33333331347)
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 
+_LN2 = 0.6931471805599453
+_TANH = tuple(2.0 ** (5 - k) * c for k, c in enumerate(F32.exp))  # 2 P(2 r), P the polynomial of exp
 _TANH_P = (1.5231144029e-08, 2.1895242561e-05, 0.0035716355123, 0.13444530261, 0.99999999365)
 _TANH_Q = (8.522761154e-07, 0.00034113518007, 0.02616458777, 0.46777857621, 1.0)
 
@@ -57,11 +60,15 @@ def log(x: Lanes) -> Lanes:
 
 
 def tanh(x: Lanes) -> Lanes:
-    """(e^2x - 1) / (e^2x + 1), the numerator without cancellation."""
-    n, q = reduce_exp((x + x).at_least(-20.0).at_most(20.0))
-    power = power_of_two(n, F32.bias, F32)
-    e = fma(power, q, power - 1.0)
-    return or_sign(e / (e + 2.0), x)
+    """h / (h + 1) with h = (e^2|x| - 1) / 2, which loses nothing near 0; of |x|, because the quotient then
+    damps an error of h. One constant for ln(2)/2 will do: where n is large the result hardly moves with h."""
+    a = x.abs().at_most(10.0)
+    n, bits = round_by_magic(a, 2 * LOG2_E)
+    r = fma(n, -_LN2 / 2, a)
+    half_q = fma(r * r, horner(_TANH, r), r)
+    power = power_of_two(bits, F32.bias, F32)
+    h = fma(power, half_q, fma(power, 0.5, -0.5))
+    return or_sign(h / (h + 1.0), x)
 
 
 def tanh_fast(x: Lanes) -> Lanes:
@@ -69,11 +76,15 @@ def tanh_fast(x: Lanes) -> Lanes:
 
 
 def erf(x: Lanes) -> Lanes:
-    """Near 0 an odd polynomial; beyond, 1 - exp(p(|x|)) with p fitted to log(erfc)."""
+    """Near 0 an odd polynomial; beyond, 1 - exp(p(|x|)) with p fitted to log(erfc): there erfc is below 0.21,
+    so that a cheaper exp costs a fraction of an ULP."""
     a = x.abs().at_most(4.0)
     near = fma(a, horner(_ERF_NEAR, a * a), a)
-    n, q = reduce_exp(fma(horner(_ERF_FAR, a), a, -a))
-    power = power_of_two(n, F32.bias, F32)
+    log_erfc = fma(horner(_ERF_FAR, a), a, -a)
+    n, bits = round_by_magic(log_erfc, LOG2_E)
+    r = fma(n, -_LN2, log_erfc)
+    q = fma(r * r, horner(EXP_F32_FAST, r), r)
+    power = power_of_two(bits, F32.bias, F32)
     far = fma(-power, q, 1.0 - power)
     return or_sign((a > _ERF_CUT).select(far, near), x)
 

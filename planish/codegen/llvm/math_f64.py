@@ -1,8 +1,8 @@
 """Transcendental kernels of float64; float32 functions off the hot path go through them too.
 
-In and out: `Lanes` of double. Polynomials are Chebyshev interpolants computed with 50 digits; each names its function.
-Logarithms that must be better than a double (`log2`, `log10`, `pow`) are carried as an unevaluated sum of two.
-Arguments of sin, cos and tan beyond 2^30 go to the C library, lane by lane.
+In and out: `Lanes` of double. Polynomials are Chebyshev interpolants computed with 50 digits; each names its
+function. Logarithms that must be better than a double (`log2`, `log10`, `pow`) are carried as an unevaluated
+sum of two. Arguments of sin, cos and tan beyond 2^30 go to the C library, lane by lane.
 """
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from planish.codegen.llvm.math_parts import (
     quick_sum,
     reduce_exp,
     round_by_magic,
+    scale_twice,
     sign_bit,
     split,
     two_product,
@@ -57,7 +58,8 @@ _TAN_PI_8, _TAN_3PI_8 = 0.41421356237309503, 2.414213562373095
 # erf(x) / x - 1 in x^2 for |x| <= 1; (1 + 2 a) e^(a^2) erfc(a) in t = (a - 4) / (a + 4) for 0 <= a <= 28
 _ERF = (5.957176147748911e-11, -1.1372848856791674e-09, 1.4659775274047436e-08, -1.6350312701054695e-07,
         1.6461000484121368e-06, -1.4925595266831182e-05, 0.0001205533111164271, -0.000854832698083379,
-        0.0052239776248180145, -0.026866170645076792, 0.11283791670954879, -0.3761263890318375, 0.1283791670955126)
+        0.0052239776248180145, -0.026866170645076792, 0.11283791670954879, -0.3761263890318375,
+        0.1283791670955126)
 _ERFC = (-1.8206098680308682e-09, -1.3670989863347383e-08, -7.71541861441783e-09, 1.1534943745754157e-07,
          6.270727157198311e-08, -8.351619688696847e-07, 3.0135049944875397e-07, 5.7178872846321855e-06,
          -1.1224789135154701e-05, -2.4403169244974074e-05, 0.000150622243948303, -0.00019925550755614952,
@@ -80,9 +82,7 @@ def exp2(x: Lanes) -> Lanes:
     q = fma(high * high, horner(F64.exp, high), high) + low
     n = (whole + F64.magic).bits()
     tiny = inside < -1021.0
-    offset = tiny.select(n.lift((F64.bias + F64.lift) << F64.mantissa), n.lift((F64.bias - 1) << F64.mantissa))
-    power = power_of_two(n, offset, F64)
-    return fma(power, q, power) * tiny.select(x.lift(2.0 ** -F64.lift), 2.0)
+    return scale_twice(n, q, tiny, F64)
 
 
 def expm1(x: Lanes) -> Lanes:
@@ -150,7 +150,7 @@ def log_pair(x: Lanes) -> tuple[Lanes, Lanes]:
 
 
 def _atanh_pair(f: Lanes) -> tuple[Lanes, Lanes]:
-    """log(1 + f) / 2 = atanh(s), s = f / (2 + f): s (1 + s^2 (1/3 + s^2 tail)) with every step but the tail paired."""
+    """log(1 + f) / 2 = atanh(s) = s (1 + s^2 (1/3 + s^2 tail)), s = f / (2 + f); all but the tail paired."""
     d = f + 2.0
     inverse = 1.0 / d
     s = f * inverse

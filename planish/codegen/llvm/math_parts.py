@@ -1,12 +1,12 @@
 """Pieces that the f32 and f64 kernels share: powers of two, splitting a float, exp, sums of two floats.
 
-In and out: `Lanes` of float or double. Assumed: no fast-math flags, round to nearest. The methods are classic: argument
-reduction by Cody and Waite, gradual underflow by scaling twice, error-free sums and products by Dekker and Knuth.
+In and out: `Lanes` of float or double. Assumed: no fast-math flags, round to nearest. The methods are
+classic: argument reduction by Cody and Waite, gradual underflow by scaling twice, error-free sums and
+products by Dekker and Knuth.
 """
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass
 
 from planish.codegen.llvm.lanes import Kernel, Lanes, fma, horner
@@ -39,11 +39,11 @@ class Format:
 
 
 F32 = Format(
-    23, 127, struct.unpack("<I", struct.pack("<f", math.sqrt(0.5)))[0], (0.693145751953125, 1.428606820309417e-06),
+    23, 127, 0x3F3504F3, (0.693145751953125, 1.428606820309417e-06),
     -104.0, 88.8, -86.0, 64,
     (0.0013820733875, 0.0083686774597, 0.041668266058, 0.16666521132, 0.4999999404))
 F64 = Format(
-    52, 1023, struct.unpack("<Q", struct.pack("<d", math.sqrt(0.5)))[0], (0.6931471805599453, 2.3190468138462996e-17),
+    52, 1023, 0x3FE6A09E667F3BCD, (0.6931471805599453, 2.3190468138462996e-17),
     -746.0, 710.0, -706.0, 128,
     (2.09147553258932e-09, 2.5105312729622103e-08, 2.755727347871858e-07, 2.755725517000089e-06,
      2.480158732567746e-05, 0.0001984126987500228, 0.0013888888888883711, 0.008333333333326084,
@@ -57,7 +57,7 @@ def format_of(x: Lanes) -> Format:
 
 
 def round_by_magic(x: Lanes, scale: float) -> tuple[Lanes, Lanes]:
-    """The integer nearest to x * scale (below 2^(mantissa - 1)), as a float and in the low bits of an integer."""
+    """The integer nearest to x * scale (below 2^(mantissa - 1)): a float, and the low bits of an integer."""
     magic = format_of(x).magic
     shifted = fma(x, scale, magic)
     return shifted - magic, shifted.bits()
@@ -70,7 +70,8 @@ def power_of_two(n: Lanes, offset: int | Lanes, form: Format) -> Lanes:
     return ((n << form.mantissa) + offset).floats()
 
 
-def reduce_exp(x: Lanes, low: Lanes | None = None, poly: tuple[float, ...] | None = None) -> tuple[Lanes, Lanes]:
+def reduce_exp(x: Lanes, low: Lanes | None = None,
+               poly: tuple[float, ...] | None = None) -> tuple[Lanes, Lanes]:
     """(n, q) with exp(x + low) = 2^n * (1 + q); n in the low bits of an integer."""
     form = format_of(x)
     n, bits = round_by_magic(x, LOG2_E)
@@ -81,17 +82,21 @@ def reduce_exp(x: Lanes, low: Lanes | None = None, poly: tuple[float, ...] | Non
     return bits, fma(r * r, horner(poly or form.exp, r), r)
 
 
-def exp(x: Lanes, low: Lanes | None = None, poly: tuple[float, ...] | None = None, halve: bool = False) -> Lanes:
+def exp(x: Lanes, low: Lanes | None = None, poly: tuple[float, ...] | None = None,
+        halve: bool = False) -> Lanes:
     """e^(x + low), subnormal results rounded once; with `halve` half of that, which overflows later."""
     form = format_of(x)
     inside = x.at_least(form.lowest).at_most(form.highest + 0.5 * halve)
     n, q = reduce_exp(inside, low, poly)
-    tiny = inside < form.subnormal
-    less = 1 if halve else 0
-    offset = tiny.select(n.lift((form.bias + form.lift - less) << form.mantissa),
-                         n.lift((form.bias - 1 - less) << form.mantissa))
+    return scale_twice(n, q, inside < form.subnormal, form, halve)
+
+
+def scale_twice(n: Lanes, q: Lanes, tiny: Lanes, form: Format, halve: bool = False) -> Lanes:
+    """2^n (1 + q), or half of it: by a power of two that exists, then by 2, or where tiny by 2^-lift."""
+    offset = tiny.select(n.lift((form.bias + form.lift - halve) << form.mantissa),
+                         n.lift((form.bias - 1 - halve) << form.mantissa))
     power = power_of_two(n, offset, form)
-    return fma(power, q, power) * tiny.select(x.lift(2.0 ** -form.lift), 2.0)
+    return fma(power, q, power) * tiny.select(q.lift(2.0 ** -form.lift), 2.0)
 
 
 def split(x: Lanes) -> tuple[Lanes, Lanes]:

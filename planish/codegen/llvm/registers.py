@@ -1,6 +1,7 @@
 """How the elements of a tensor look in memory and in registers.
 
-In: a dtype's name and a number of lanes. Out: LLVM types, and the loads, stores and roundings between the two forms.
+In: a dtype's name and a number of lanes. Out: LLVM types, and the loads, stores and roundings between the two
+forms.
 
 | dtype | memory | register |
 |---|---|---|
@@ -10,8 +11,8 @@ In: a dtype's name and a number of lanes. Out: LLVM types, and the loads, stores
 | bfloat16 | i16 | float, holding a value of the narrow type |
 | float32, float64 | float, double | float, double |
 
-Values of the two narrow floats are computed in f32 and rounded after every operation (`round_to`), so that what
-flows in registers is at any moment what memory would hold.
+Values of the two narrow floats are computed in f32 and rounded after every operation (`round_to`), so that
+what flows in registers is at any moment what memory would hold.
 """
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def register_type(dtype: str, lanes: int = 1) -> str:
 
 
 def constant(b: Builder, dtype: str, number: float | int | bool, lanes: int = 1) -> Value:
-    """A literal in register form. For the narrow floats `number` must already be a value of the narrow type."""
+    """A literal in register form; for a narrow float `number` must already be a value of that type."""
     return b.const(register_type(dtype, lanes), number)
 
 
