@@ -109,7 +109,7 @@ class Load:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What an earlier reduce stage of the kernel came to, at the same point of the shared axes."""
+    """What an earlier stage of the kernel came to (`has_result`), at the same point of the shared axes."""
 
     stage: str
     dtype: DType
@@ -142,7 +142,8 @@ class Store:
 class Stage:
     """One loop nest over `axes` (outermost first) at each point of the kernel's shared axes.
 
-    map      combine "": `store` takes `value` at every point
+    map      combine "": `store` takes `value` at every point. Without axes it is also a name for its value,
+             `Result(name)`, and then may have no store
     reduce   combine is an op (add, mul, maximum, minimum, bitwise_or, bitwise_and) or argmax / argmin; the result,
              of dtype `dtype`, is `Result(name)` for later stages. Accumulation is in dtype.accumulator
     scan     running "inclusive" or "exclusive": as reduce over the one axis, and every running value is stored
@@ -235,6 +236,11 @@ class Kernel:
 
 def stage_axes(stage: Stage | Sort) -> tuple[Axis, ...]:
     return (stage.axis,) if isinstance(stage, Sort) else stage.axes
+
+
+def has_result(stage: Stage | Sort) -> bool:
+    """Whether later stages may name what the stage comes to."""
+    return isinstance(stage, Stage) and (bool(stage.combine) or not stage.axes)
 
 
 def stage_stores(stage: Stage | Sort) -> tuple[Store, ...]:
