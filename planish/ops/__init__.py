@@ -46,6 +46,7 @@ from planish.ops.binary import (
 )
 from planish.ops.check import check
 from planish.ops.contract import conv, dot_general
+from planish.ops.control import cond, scan_loop, while_loop
 from planish.ops.convert import bitcast, cast, fma, select
 from planish.ops.index import dynamic_slice, dynamic_update_slice, gather_nd, iota, size, take, take_along
 from planish.ops.linear import attention, matmul, one_hot
@@ -59,6 +60,7 @@ from planish.ops.normalize import (
     softmax,
     variance,
 )
+from planish.ops.random import random_bits, random_normal, random_uniform, split_key
 from planish.ops.record import OPS, NoAttributes, Op, Sample, get_op
 from planish.ops.reduce import (
     argmax,
@@ -70,7 +72,10 @@ from planish.ops.reduce import (
     reduce_prod,
     reduce_sum,
 )
+from planish.ops.scan import cummax, cummin, cumprod, cumsum
+from planish.ops.scatter import scatter_along, scatter_nd
 from planish.ops.shape import broadcast_to, concat, pad, reshape, reverse, slice_, transpose
+from planish.ops.sort import argsort, sort, top_k
 from planish.ops.structure import constant, input_, item
 from planish.ops.unary import (
     abs_,
@@ -112,6 +117,7 @@ from planish.ops.unary import (
     tanh,
     trunc,
 )
+from planish.ops.window import reduce_window
 
 __all__ = [
     "OPS",
@@ -124,6 +130,7 @@ __all__ = [
     "add",
     "argmax",
     "argmin",
+    "argsort",
     "asin",
     "asinh",
     "atan",
@@ -143,11 +150,16 @@ __all__ = [
     "check",
     "clip",
     "concat",
+    "cond",
     "constant",
     "conv",
     "copysign",
     "cos",
     "cosh",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "div",
     "dot_general",
     "dynamic_slice",
@@ -203,6 +215,9 @@ __all__ = [
     "one_hot",
     "pad",
     "pow_",
+    "random_bits",
+    "random_normal",
+    "random_uniform",
     "reciprocal",
     "reduce_all",
     "reduce_any",
@@ -210,6 +225,7 @@ __all__ = [
     "reduce_min",
     "reduce_prod",
     "reduce_sum",
+    "reduce_window",
     "relu",
     "rem",
     "reshape",
@@ -217,6 +233,9 @@ __all__ = [
     "rms_norm",
     "round_",
     "rsqrt",
+    "scan_loop",
+    "scatter_along",
+    "scatter_nd",
     "select",
     "shift_left",
     "shift_right",
@@ -229,6 +248,8 @@ __all__ = [
     "slice_",
     "softmax",
     "softplus",
+    "sort",
+    "split_key",
     "sqrt",
     "square",
     "structure",
@@ -237,8 +258,10 @@ __all__ = [
     "take_along",
     "tan",
     "tanh",
+    "top_k",
     "transpose",
     "trunc",
     "trunc_div",
     "variance",
+    "while_loop",
 ]

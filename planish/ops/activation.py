@@ -10,8 +10,19 @@ from typing import Any
 import numpy as np
 
 from planish.errors import TypeRuleError
+from planish.ops.derive import by_decomposition, in_float32
 from planish.ops.record import NoAttributes, Op, Sample
-from planish.ops.rules import FLOATS, NUMBERS, broadcast_rule, cast_to, define, like, ops, require
+from planish.ops.rules import (
+    FLOATS,
+    NUMBERS,
+    broadcast_rule,
+    cast_to,
+    define,
+    like,
+    ops,
+    require,
+    unbroadcast,
+)
 from planish.ops.samples import Samples, random_array, unary_samples, varied
 from planish.types import DType, TensorType, dtype_of
 
@@ -37,11 +48,13 @@ def in_accumulator(decompose: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def activation(name: str, formula: Callable[..., Any], *, attributes: type = NoAttributes, dtypes: Sequence[DType] = FLOATS,
-               samples: Samples | None = None, rule: Callable[..., Any] = broadcast_rule) -> Op:
-    """`formula(attributes, x)` in terms of other ops."""
+               samples: Samples | None = None, rule: Callable[..., Any] = broadcast_rule,
+               gradient: Callable[..., Any] | None = None) -> Op:
+    """`formula(attributes, x)` in terms of other ops, from which the gradient follows unless one is given."""
+    decompose = in_accumulator(formula)
     return define(name, "activation", rule, operands=1, dtypes=dtypes, attributes=attributes,
                   traits={"pointwise", "composite"}, tolerance="composite", samples=samples or unary_samples(-10, 10),
-                  decompose=in_accumulator(formula))
+                  decompose=decompose, gradient=gradient or by_decomposition(decompose))
 
 
 def _gelu_rule(attributes: GeluAttributes, x: TensorType) -> TensorType:
@@ -68,14 +81,16 @@ def _relu6_of_x_plus_3(x: Any) -> Any:
 
 _SLOPES = {"low": -10, "high": 10}
 
-relu = activation("relu", lambda a, x: ops.select(ops.lt(x, 0), like(x, 0), x), dtypes=NUMBERS)
+relu = activation("relu", lambda a, x: ops.select(ops.lt(x, 0), like(x, 0), x), dtypes=NUMBERS,
+                  gradient=lambda g, a, y, x: (ops.select(ops.le(x, 0), like(g, 0), g),))
 square = activation("square", lambda a, x: ops.mul(x, x), dtypes=NUMBERS)
 gelu = activation("gelu", _gelu, attributes=GeluAttributes, rule=_gelu_rule,
                   samples=varied({"approximate": "none"}, {"approximate": "tanh"}, shape=(7, 17), **_SLOPES))
 silu = activation("silu", lambda a, x: ops.mul(x, ops.sigmoid(x)))
 softplus = activation("softplus", _softplus)
 elu = activation("elu", lambda a, x: ops.select(ops.gt(x, 0), x, ops.mul(ops.expm1(x), a.alpha)), attributes=AlphaAttributes,
-                 samples=varied({"alpha": 1.0}, {"alpha": 0.3}, shape=(7, 17), **_SLOPES))
+                 samples=varied({"alpha": 1.0}, {"alpha": 0.3}, shape=(7, 17), **_SLOPES),
+                 gradient=in_float32(lambda g, a, y, x: ops.select(ops.gt(x, 0), g, g * ops.add(y, a.alpha))))
 leaky_relu = activation("leaky_relu", lambda a, x: ops.select(ops.gt(x, 0), x, ops.mul(x, a.alpha)),
                         attributes=AlphaAttributes,
                         samples=varied({"alpha": 0.01}, {"alpha": 0.3}, shape=(7, 17), **_SLOPES))
@@ -99,5 +114,15 @@ def _clip_rule(attributes: NoAttributes, x: TensorType, low: TensorType, high: T
         raise TypeRuleError(f"the bounds do not fit: {error}") from None
 
 
+def _clip_gradient(g: Any, a: NoAttributes, y: Any, x: Any, low: Any, high: Any) -> Sequence[Any]:
+    """To whichever of the three the result is; to x where it equals a bound."""
+    zero, raised = like(g, 0), ops.maximum(x, low)
+    from_high = ops.gt(raised, high)
+    parts = (ops.select(from_high, zero, ops.select(ops.lt(x, low), zero, g)),
+             ops.select(from_high, zero, ops.select(ops.lt(x, low), g, zero)), ops.select(from_high, g, zero))
+    return tuple(unbroadcast(p, tuple(t.shape)) for p, t in zip(parts, (x, low, high), strict=True))
+
+
 clip = define("clip", "activation", _clip_rule, operands=3, dtypes=NUMBERS, traits={"pointwise", "composite"},
-              samples=_clip_samples, decompose=lambda a, x, low, high: ops.minimum(ops.maximum(x, low), high))
+              samples=_clip_samples, decompose=lambda a, x, low, high: ops.minimum(ops.maximum(x, low), high),
+              gradient=_clip_gradient)

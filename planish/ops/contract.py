@@ -13,7 +13,6 @@ from planish.ops.rules import (
     NUMBERS,
     cast_to,
     define,
-    like,
     ops,
     require,
     require_at_least,
@@ -176,9 +175,11 @@ def dilated(size: Dim, dilation: int) -> Dim:
 
 
 def window_positions(size: Dim, window: Dim, stride: int, dilation: int, padding: tuple[Dim, Dim]) -> Dim:
-    """How many places a dilated window takes in `size` padded, `stride` apart. Raises TypeRuleError."""
+    """How many places a dilated window takes in `size` padded, `stride` apart; none where there is nothing and the window
+    is one element. Raises TypeRuleError."""
     room = size + padding[0] + padding[1] - dilated(window, dilation)
-    require_at_least("padded size", size + padding[0] + padding[1], dilated(window, dilation))
+    if window != 1:
+        require_at_least("padded size", size + padding[0] + padding[1], dilated(window, dilation))
     return room + 1 if stride == 1 else room // stride + 1
 
 

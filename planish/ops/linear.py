@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from planish.ops.activation import in_accumulator
+from planish.ops.derive import by_decomposition
 from planish.ops.record import NoAttributes, Sample
 from planish.ops.rules import (
     ANY,
@@ -92,7 +93,8 @@ def _matmul_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
 
 
 matmul = define("matmul", "linear", _matmul_rule, operands=2, dtypes=NUMBERS, traits={"composite", "contraction"},
-                tolerance="contraction", samples=_matmul_samples, decompose=_matmul)
+                tolerance="contraction", samples=_matmul_samples, decompose=_matmul,
+                gradient=by_decomposition(_matmul))
 
 
 # --- attention
@@ -145,7 +147,7 @@ def _attention_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sampl
 
 attention = define("attention", "linear", _attention_rule, operands=None, dtypes=FLOATS, attributes=AttentionAttributes,
                    traits={"composite"}, tolerance="composite", samples=_attention_samples,
-                   decompose=in_accumulator(_attention))
+                   decompose=in_accumulator(_attention), gradient=by_decomposition(in_accumulator(_attention)))
 
 
 # --- one_hot

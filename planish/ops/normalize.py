@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from planish.ops.activation import in_accumulator
+from planish.ops.derive import by_decomposition, in_float32
 from planish.ops.record import Op, Sample
-from planish.ops.reduce import ReduceAttributes
+from planish.ops.reduce import ReduceAttributes, stretched
 from planish.ops.rules import (
     FLOATS,
     count_of,
@@ -23,7 +24,6 @@ from planish.ops.rules import (
     require,
     require_axes,
     require_axis,
-    require_equal_sizes,
     require_same_dtype,
     size_like,
 )
@@ -154,6 +154,20 @@ def _batch_norm(a: EpsilonAttributes, x: Any, scale: Any, bias: Any, mean: Any, 
     return ops.add(ops.mul(ops.div(ops.sub(x, mean), ops.sqrt(ops.add(var, a.epsilon))), scale), bias)
 
 
+# --- gradients; the others follow from the formulas
+
+def _softmax_gradient(g: Any, a: AxisAttributes, y: Any, x: Any) -> Any:
+    return y * (g - ops.reduce_sum(g * y, axes=(a.axis,), keepdims=True))
+
+
+def _log_softmax_gradient(g: Any, a: AxisAttributes, y: Any, x: Any) -> Any:
+    return g - ops.exp(y) * ops.reduce_sum(g, axes=(a.axis,), keepdims=True)
+
+
+def _logsumexp_gradient(g: Any, a: ReduceAttributes, y: Any, x: Any) -> Any:
+    return stretched(g, x, a) * ops.exp(x - stretched(y, x, a))
+
+
 # --- samples
 
 def _inputs(rng: np.random.Generator, dtype: DType) -> Iterator[tuple[np.ndarray, str]]:
@@ -208,8 +222,9 @@ def _batch_norm_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Samp
 
 def _composite(name: str, rule: Callable[..., Any], formula: Callable[..., Any], attributes: type, samples: Samples,
                operands: int = 1, gradient: Callable[..., Any] | None = None) -> Op:
+    decompose = in_accumulator(formula)
     return define(name, "normalize", rule, operands=operands, dtypes=FLOATS, attributes=attributes, traits={"composite"},
-                  tolerance="composite", samples=samples, decompose=in_accumulator(formula), gradient=gradient)
+                  tolerance="composite", samples=samples, decompose=decompose, gradient=gradient or by_decomposition(decompose))
 
 
 _KEEPING = ({"keepdims": False}, {"keepdims": True})
@@ -217,9 +232,12 @@ _KEEPING = ({"keepdims": False}, {"keepdims": True})
 mean = _composite("mean", _axes_rule, _mean, ReduceAttributes, _over_axes(*_KEEPING))
 variance = _composite("variance", _axes_rule, _variance, VarianceAttributes,
                       _over_axes({"correction": 0}, {"correction": 1, "keepdims": True}))
-softmax = _composite("softmax", _axis_rule, _softmax, AxisAttributes, _along_axis)
-log_softmax = _composite("log_softmax", _axis_rule, _log_softmax, AxisAttributes, _along_axis)
-logsumexp = _composite("logsumexp", _nonempty_axes_rule, _logsumexp, ReduceAttributes, _over_axes(*_KEEPING))
+softmax = _composite("softmax", _axis_rule, _softmax, AxisAttributes, _along_axis,
+                     gradient=in_float32(_softmax_gradient))
+log_softmax = _composite("log_softmax", _axis_rule, _log_softmax, AxisAttributes, _along_axis,
+                         gradient=in_float32(_log_softmax_gradient))
+logsumexp = _composite("logsumexp", _nonempty_axes_rule, _logsumexp, ReduceAttributes, _over_axes(*_KEEPING),
+                       gradient=in_float32(_logsumexp_gradient))
 layer_norm = _composite("layer_norm", _layer_norm_rule, _layer_norm, LayerNormAttributes,
                         _with_parameters(2, {"axes_count": 1, "epsilon": 1e-5}, {"axes_count": 2, "epsilon": 1e-3}), 3)
 rms_norm = _composite("rms_norm", _rms_norm_rule, _rms_norm, EpsilonAttributes, _with_parameters(1, {"epsilon": 1e-6}), 2)
