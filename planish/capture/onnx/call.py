@@ -71,7 +71,9 @@ class Call:
             if array is None:
                 self.refuse(f"its {what} (operand {i}) depends on the values of inputs, not only on their sizes",
                             "give that input as a constant: load_graph(..., constants={name: array})")
-            elements = array.astype(object)
+            if array.dtype.kind not in "iub" and not np.array_equal(array, np.trunc(array)):
+                self.invalid(f"its {what} (operand {i}) is not whole: {array}")
+            elements = array.astype(np.int64).astype(object)
         return tuple(dims_of(elements).flat)
 
     def integers(self, i: int, what: str) -> tuple[int, ...]:

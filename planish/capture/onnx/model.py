@@ -12,7 +12,7 @@ from typing import Any
 
 from planish.errors import ModelError, PlanishError
 
-OLDEST_OPSET = 7  # where broadcasting became NumPy's
+OLDEST_OPSET = 6  # of older models, operators that have not changed until then
 MISSING = "reading ONNX models needs the package onnx: pip install 'planish[onnx]'"
 
 
@@ -78,22 +78,28 @@ def _check(proto: Any, file: str, folder: Path | None) -> Model:
         raise ModelError(f"{file} holds no graph: it is not an ONNX model, or is cut off")
     opsets = {domain_of(entry): entry.version for entry in proto.opset_import}
     model = Model(proto, file, folder, opsets)
-    if _uses_default_domain(proto):
-        _check_opset(opsets.get(""), file)
+    _check_opset([node for node in proto.graph.node if domain_of(node) == ""], opsets.get(""), file)
     _check_order(proto.graph, file)
     return model
 
 
-def _uses_default_domain(proto: Any) -> bool:
-    return any(domain_of(node) == "" for node in proto.graph.node)
-
-
-def _check_opset(version: int | None, file: str) -> None:
-    if version is None:
+def _check_opset(nodes: list[Any], version: int | None, file: str) -> None:
+    """`nodes` are those of the default domain."""
+    if nodes and version is None:
         raise ModelError(f"{file} does not say which opset of the default domain it uses")
-    if version < OLDEST_OPSET:
-        raise ModelError(f"{file} uses opset {version}; the oldest supported is {OLDEST_OPSET}: "
-                         "convert it with onnx.version_converter")
+    changed = [node for node in nodes if version < OLDEST_OPSET and _has_changed(node.op_type, version)]
+    if changed:
+        raise ModelError(f"{file} uses opset {version}, in which {changed[0].op_type} has another meaning; "
+                         f"the oldest supported is {OLDEST_OPSET}: convert it with onnx.version_converter")
+
+
+def _has_changed(op_type: str, version: int) -> bool:
+    defs = import_onnx().defs
+    try:
+        now, then = (defs.get_schema(op_type, v, "").since_version for v in (OLDEST_OPSET, version))
+    except defs.SchemaError:
+        return True
+    return now != then
 
 
 def label(node: Any) -> str:

@@ -5,6 +5,7 @@ The formulas are those of the ONNX operator specification; broadcasting is NumPy
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from math import inf
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from planish.capture.onnx.call import Call, translates
 from planish.ir import Node, constant
 from planish.ops.rules import ops
-from planish.types import BOOL, DType
+from planish.types import BOOL, UINT8, DType
 
 SAME = {
     "Abs": "abs", "Neg": "neg", "Sign": "sign", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Exp": "exp", "Log": "log",
@@ -59,6 +60,15 @@ def stretch(x: Node, *others: Node) -> Node:
     from planish.types import broadcast_shapes
     shape = broadcast_shapes(x.shape, *(o.shape for o in others))
     return x if shape == x.shape else ops.broadcast_to(x, shape=shape)
+
+
+def align_operands(call: Call) -> Call:
+    """Before opset 7, operand 1 of a binary operator lies along the axes of operand 0 from `axis` on."""
+    if call.domain or call.opset >= 7 or not call.flag("broadcast") or "axis" not in call.attributes:
+        return call
+    behind = call.rank(0) - call.axis() - call.rank(1)
+    aligned = ops.reshape(call[1], shape=(*call.shape(1), *[1] * behind))
+    return replace(call, operands=(call.operands[0], aligned))
 
 
 # --- arithmetic
@@ -123,8 +133,11 @@ def cast_like(call: Call) -> Node:
 
 @translates("BitCast")
 def bit_cast(call: Call) -> Node:
-    dtype = call.dtype_attribute("to")
-    return call[0] if dtype is call.dtype(0) else ops.bitcast(call[0], dtype=dtype)
+    """A bool is a byte that is 0 or 1."""
+    x, dtype = call[0], call.dtype_attribute("to")
+    x = cast(x, UINT8) if x.dtype is BOOL and dtype is not BOOL else x
+    whole = UINT8 if dtype is BOOL and x.dtype is not BOOL else dtype
+    return cast(x if x.dtype is whole else ops.bitcast(x, dtype=whole), dtype)
 
 
 @translates("Identity")
@@ -154,8 +167,18 @@ def leaky_relu(call: Call) -> Node:
 
 
 @translates("PRelu")
-def prelu(call: Call) -> Node:
+def prelu_per_channel(call: Call) -> Node:
     x, slope = call[0], call[1]
+    alone = slope.shape in ((), (1,)) or x.ndim < 2
+    return _prelu(x, slope if alone else ops.reshape(slope, shape=(*slope.shape, *[1] * (x.ndim - 2))))
+
+
+@translates("PRelu", since=7)
+def prelu(call: Call) -> Node:
+    return _prelu(call[0], call[1])
+
+
+def _prelu(x: Node, slope: Node) -> Node:
     return ops.select(ops.lt(x, number(0, x.dtype)), slope * x, x)
 
 

@@ -35,10 +35,14 @@ def _extremum(name: str, of_bool: str, empty: str) -> Formula:
     def formula(x: Node, axes: tuple[int, ...], keep: bool) -> Node:
         if x.dtype is BOOL:
             return getattr(ops, of_bool)(x, axes=axes, keepdims=keep)
-        if any(is_static(x.shape[a]) and x.shape[a] == 0 for a in axes):
+        if _is_empty(x, axes):
             return _limit(x, axes, keep, empty)
         return getattr(ops, name)(x, axes=axes, keepdims=keep)
     return formula
+
+
+def _is_empty(x: Node, axes: tuple[int, ...]) -> bool:
+    return any(is_static(x.shape[a]) and x.shape[a] == 0 for a in axes)
 
 
 def _limit(x: Node, axes: tuple[int, ...], keep: bool, which: str) -> Node:
@@ -53,7 +57,7 @@ def _sum(x: Node, axes: tuple[int, ...], keep: bool) -> Node:
 
 
 def _log_sum_exp(x: Node, axes: tuple[int, ...], keep: bool) -> Node:
-    return ops.logsumexp(x, axes=axes, keepdims=keep)
+    return _limit(x, axes, keep, "min") if _is_empty(x, axes) else ops.logsumexp(x, axes=axes, keepdims=keep)
 
 
 def _mean(x: Node, axes: tuple[int, ...], keep: bool) -> Node:

@@ -7,6 +7,7 @@ without a translation is listed in one error before anything is built.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from planish.capture.onnx.call import Call, Translation, find_translation
 from planish.capture.onnx.model import Model, domain_of, import_onnx, label
+from planish.capture.onnx.pointwise import align_operands
 from planish.capture.onnx.sizes import Value, as_node, fold
 from planish.capture.onnx.symbols import Known, SymbolTable
 from planish.capture.onnx.tensors import onnx_dtype, onnx_type_number, to_array
@@ -38,7 +40,7 @@ class Translator:
 
     def graph(self, known: Known | None, constants: dict[str, Any]) -> Graph:
         proto = self.model.graph
-        self._refuse_unsupported(proto.node)
+        self._refuse_unsupported(proto.node, self.model.opsets)
         scope = self._initialisers()
         free = [v for v in proto.input if v.name not in scope]
         types = SymbolTable(self.model.file, known).input_types(free)
@@ -93,16 +95,17 @@ class Translator:
 
     # --- what can be translated
 
-    def _refuse_unsupported(self, nodes: Iterable[Any]) -> None:
-        missing: dict[tuple[str, str], list[Any]] = {}
-        for node, opsets in self._all_nodes(nodes, self.model.opsets):
+    def _refuse_unsupported(self, nodes: Iterable[Any], opsets: Mapping[str, int]) -> None:
+        missing: dict[tuple[str, str, int], list[Any]] = {}
+        for node, versions in self._all_nodes(nodes, opsets):
             domain = domain_of(node)
-            if domain not in opsets:
-                raise ModelError(f"{self.model.file}: {label(node)} is of domain {domain!r}, whose version the model lacks")
-            if not self._is_supported(node, opsets):
-                missing.setdefault((domain, node.op_type), []).append(node)
+            if domain not in versions:
+                raise ModelError(f"{self.model.file}: {label(node)} is of domain {domain!r}, "
+                                 "whose version the model does not say")
+            if not _is_supported(domain, node.op_type, versions[domain]):
+                missing.setdefault((domain, node.op_type, versions[domain]), []).append(node)
         if missing:
-            raise UnsupportedOp(_list_missing(self.model.file, missing, self.model.opsets))
+            raise UnsupportedOp(_list_missing(self.model.file, missing))
 
     def _all_nodes(self, nodes: Iterable[Any], opsets: Mapping[str, int],
                    within: tuple[tuple[str, str], ...] = ()) -> Iterator[tuple[Any, Mapping[str, int]]]:
@@ -115,12 +118,12 @@ class Translator:
             if function is None:
                 yield node, opsets
             else:
-                yield from self._all_nodes(function.node, _opsets_of(function), (*within, key))
+                yield from self._all_nodes(function.node, self._opsets_of(function), (*within, key))
 
-    def _is_supported(self, node: Any, opsets: Mapping[str, int]) -> bool:
-        domain = domain_of(node)
-        return (find_translation(domain, node.op_type, opsets[domain]) is not None
-                or _standard_function(domain, node.op_type, opsets[domain]) is not None)
+    def _opsets_of(self, function: Any) -> dict[str, int]:
+        """What a function imports; what it does not say is as in the model."""
+        newest = {"": import_onnx().defs.onnx_opset_version()}
+        return {**newest, **self.model.opsets, **{domain_of(entry): entry.version for entry in function.opset_import}}
 
     # --- nodes
 
@@ -133,13 +136,12 @@ class Translator:
                 results = self._results(node, call)
             except TypeRuleError as error:
                 raise ModelError(f"{call.where}: {error}") from error
-            for name, value in zip(node.output, results):
+            for name, value in zip_longest(node.output, results[:len(node.output)]):
+                if name and value is None:
+                    call.refuse(f"its output {name!r} is not supported")
                 if name:
                     scope[name] = value
                     self._note(value, node)
-            lacking = [name for name in list(node.output)[len(results):] if name]
-            if lacking:
-                call.refuse(f"its output {lacking[0]!r} is not supported")
 
     def _call(self, node: Any, scope: Scope, opsets: Mapping[str, int], outer: Mapping[str, Any]) -> Call:
         where = f"{self.model.file}: {label(node)}"
@@ -151,28 +153,30 @@ class Translator:
         domain = domain_of(node)
         return Call(node.op_type, domain, opsets[domain], where, operands, attributes, tuple(node.output))
 
-    def _results(self, node: Any, call: Call) -> tuple[Value, ...]:
+    def _results(self, node: Any, call: Call) -> tuple[Value | None, ...]:
         function = self.model.functions.get((call.domain, call.op_type))
         if function is not None:
-            return self._expand(function, call, _opsets_of(function))
+            return self._expand(function, call)
+        call = align_operands(call)
         folded = fold(call)
         if folded is not None:
             return (folded,)
         translation: Translation | None = find_translation(call.domain, call.op_type, call.opset)
         if translation is None:
-            return self._expand(_body(node, call), call, None)
+            return self._expand(_body(node, call), call)
         result = translation(call)
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
-    def _expand(self, function: Any, call: Call, opsets: Mapping[str, int] | None) -> tuple[Value, ...]:
+    def _expand(self, function: Any, call: Call) -> tuple[Value | None, ...]:
         """The outputs of a function's body on the call's operands."""
-        absent = [None] * (len(function.input) - len(call.operands))
-        bound = dict(zip(function.input, (*call.operands, *absent)))
+        opsets = self._opsets_of(function)
+        self._refuse_unsupported(function.node, opsets)
+        bound = dict(zip_longest(function.input, call.operands))
         scope: Scope = {name: value for name, value in bound.items() if value is not None}
-        defaults = {a.name: _attribute(a, self.model.folder, call.where) for a in function.attribute_proto}
-        body = [_without_absent(n, {name for name, value in bound.items() if value is None}) for n in function.node]
-        self.run(body, scope, opsets or _opsets_of(function), {**defaults, **call.attributes})
-        return tuple(scope[name] for name in list(function.output)[:len(call.outputs)])
+        absent = set(bound) - set(scope)
+        self.run([_without_absent(n, absent) for n in function.node], scope, opsets,
+                 {**_defaults(function, call, self.model.folder), **call.attributes})
+        return tuple(scope.get(name) for name in list(function.output)[:len(call.outputs)])
 
     def _note(self, value: Value, proto: Any) -> None:
         """Give the nodes this translation made (those without a note, down from its result) their origin."""
@@ -210,14 +214,21 @@ def _attribute(proto: Any, folder: Any, where: str) -> Any:
         return value.decode("utf-8", "replace")
     if proto.type == AttributeProto.STRINGS:
         return tuple(item.decode("utf-8", "replace") for item in value)
-    return tuple(value) if isinstance(value, (list, tuple)) or hasattr(value, "MergeFrom") and proto.type in (
-        AttributeProto.FLOATS, AttributeProto.INTS) else value
+    return tuple(value) if proto.type in (AttributeProto.FLOATS, AttributeProto.INTS) else value
 
 
 # --- functions
 
-def _opsets_of(function: Any) -> dict[str, int]:
-    return {domain_of(entry): entry.version for entry in function.opset_import}
+def _is_supported(domain: str, op_type: str, opset: int) -> bool:
+    return (find_translation(domain, op_type, opset) is not None
+            or _standard_function(domain, op_type, opset) is not None)
+
+
+def _defaults(function: Any, call: Call, folder: Any) -> dict[str, Any]:
+    """Attribute values that a function, or the standard operator it defines, has where a call says nothing."""
+    schema = _standard_function(call.domain, call.op_type, call.opset)
+    standard = [] if schema is None else [a.default_value for a in schema.attributes.values()]
+    return {a.name: _attribute(a, folder, call.where) for a in (*standard, *function.attribute_proto) if a.type}
 
 
 def _without_absent(node: Any, absent: set[str]) -> Any:
@@ -248,7 +259,19 @@ def _body(node: Any, call: Call) -> Any:
     if schema.has_function:
         return schema.function_body
     types = [_type_proto(onnx, v) for v in call.operands]
-    return onnx.FunctionProto.FromString(schema.get_context_dependent_function(node.SerializeToString(), types))
+    body = schema.get_context_dependent_function(_resolved(onnx, node, call).SerializeToString(), types)
+    return onnx.FunctionProto.FromString(body)
+
+
+def _resolved(onnx: Any, node: Any, call: Call) -> Any:
+    """The node with attributes that refer to an outer function's replaced by their values."""
+    copy = type(node)()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    copy.attribute.extend(a for a in node.attribute if not a.ref_attr_name)
+    copy.attribute.extend(onnx.helper.make_attribute(a.name, call.attributes[a.name])
+                          for a in node.attribute if a.ref_attr_name and a.name in call.attributes)
+    return copy
 
 
 def _type_proto(onnx: Any, value: Value | None) -> bytes:
@@ -258,14 +281,12 @@ def _type_proto(onnx: Any, value: Value | None) -> bytes:
     return onnx.helper.make_tensor_type_proto(onnx_type_number(dtype_of(value.dtype)), dims).SerializeToString()
 
 
-def _list_missing(file: str, missing: dict[tuple[str, str], list[Any]], opsets: Mapping[str, int]) -> str:
+def _list_missing(file: str, missing: dict[tuple[str, str, int], list[Any]]) -> str:
     count = len(missing)
     lines = [f"{file} uses {count} operator{'s' * (count != 1)} that planish does not have:"]
-    for (domain, op_type), nodes in sorted(missing.items()):
+    for (domain, op_type, opset), nodes in sorted(missing.items()):
         more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
-        version = opsets.get(domain, "?")
-        lines.append(f"  {op_type} (domain {domain or 'ai.onnx'!r}, opset {version}): {label(nodes[0])}{more}")
-    lines.append("Export the model with other operators in their place, or take them out of it (onnx.utils.extract_model).")
+        lines.append(f"  {op_type} (domain {domain or 'ai.onnx'!r}, opset {opset}): {label(nodes[0])}{more}")
+    lines.append("Export the model with other operators in their place, "
+                 "or take the part without them (onnx.utils.extract_model).")
     return "\n".join(lines)
-
-
