@@ -72,6 +72,11 @@ class Graph:
                     found.setdefault(name, one)
         return found
 
+    def run(self, *arrays: Any) -> tuple[Any, ...]:
+        """The outputs on arrays, by the reference interpreter: how control flow runs the graphs it holds."""
+        from planish.ir.interpret import interpret
+        return interpret(self, arrays)
+
     def note(self, node: Node) -> Note:
         return self.notes.get(node, NO_NOTE)
 
