@@ -93,7 +93,9 @@ class Call:
     # --- attributes
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        return self.attributes.get(name, default)
+        """An attribute's value; those that are floats, and their defaults too, have float32's precision."""
+        value = self.attributes.get(name, default)
+        return float(np.float32(value)) if isinstance(value, float) else value
 
     def flag(self, name: str, default: bool = False) -> bool:
         return bool(self.attributes.get(name, default))
