@@ -95,14 +95,17 @@ class Several(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Literal(Pattern):
-    """A constant with this number everywhere. Only numbers that every float dtype holds exactly make sense here."""
+    """A constant with this number everywhere; True and False match bool alone.
+
+    Only numbers that every float dtype holds exactly make sense here.
+    """
 
     number: Any
 
     def match(self, node: Node, bound: Bound) -> Mismatch | None:
         found = uniform_value(node)
         same = found is not None and found == self.number and _sign(found) == _sign(self.number)
-        return None if same else Mismatch(self, node)
+        return None if same and isinstance(found, bool) >= isinstance(self.number, bool) else Mismatch(self, node)
 
     def build(self, bound: Bound) -> Any:
         return self.number

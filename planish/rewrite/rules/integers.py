@@ -10,6 +10,7 @@ from planish.ops.rules import ops
 from planish.rewrite.guards import every, is_bits, is_bool, is_integer, number
 from planish.rewrite.pattern import const, uniform_value, variables
 from planish.rewrite.rule import Match, rule
+from planish.types import BOOL
 
 x, y = variables("x y")
 c = const("c")
@@ -26,6 +27,10 @@ def _all_bits_set(match: Match) -> bool | str:
     value = uniform_value(match.c)
     wanted = {"bool": True, "int": -1}.get(match.c.dtype.kind, (1 << match.c.dtype.bits) - 1)
     return value == wanted or "the constant does not have all bits set"
+
+
+def _is_not_bool(match: Match) -> bool | str:
+    return match.root.dtype is not BOOL or "select_true_false is for bool"
 
 
 def _shifted(match: Match) -> Node:
@@ -86,4 +91,5 @@ INTEGERS = (
     rule("eq_false", ops.eq(x, False), ops.logical_not(x), when=is_bool(x)),
     rule("ne_true", ops.ne(x, True), ops.logical_not(x), when=is_bool(x)),
     rule("select_true_false", ops.select(x, True, False), x),
+    rule("select_one_zero", ops.select(x, 1, 0), lambda m: ops.cast(m.x, dtype=m.root.dtype), when=_is_not_bool),
 )

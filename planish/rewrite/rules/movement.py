@@ -30,7 +30,14 @@ def _to_shape_of_root(match: Match) -> Node:
 
 
 def _one_element(match: Match) -> bool | str:
+    if match.root.type.size == 1:
+        return "there is but one element on either side"
     return match.x.type.size == 1 or "its operand has more than one element"
+
+
+def _repeated(match: Match) -> Node:
+    scalar = match.x if match.x.ndim == 0 else ops.reshape(match.x, shape=())
+    return ops.broadcast_to(scalar, shape=match.root.shape)
 
 
 # --- transpose
@@ -96,12 +103,15 @@ def _broadcasts_late(match: Match) -> bool | str:
     wide = [o for o in match.xs if o.op.name == "broadcast_to"]
     if not wide or not all(o.op.name == "broadcast_to" or o.ndim == 0 for o in match.xs):
         return "not all operands are broadcast"
-    return True
+    return _on_bare(match.root).type.size != match.root.type.size != 0 or "the broadcasts repeat nothing"
+
+
+def _on_bare(node: Node) -> Node:
+    return rebuild(node, tuple(o.operands[0] if o.op.name == "broadcast_to" else o for o in node.operands))
 
 
 def _broadcast_after(match: Match) -> Node:
-    bare = tuple(o.operands[0] if o.op.name == "broadcast_to" else o for o in match.xs)
-    return ops.broadcast_to(rebuild(match.root, bare), shape=match.root.shape)
+    return ops.broadcast_to(_on_bare(match.root), shape=match.root.shape)
 
 
 def _adds_ones_only(match: Match) -> bool | str:
@@ -117,16 +127,13 @@ def _takes_all(match: Match) -> bool | str:
     return whole or "it takes a part"
 
 
-def _along(start: Dim, step: int, inner_start: Dim, inner_step: int) -> tuple[Dim, int]:
-    return inner_start + start * inner_step, step * inner_step
-
-
 def _merged_slice(match: Match) -> Node:
     """Element i of the outer is element start + i * step of the inner; the stop is the last of these, plus one."""
     outer, inner = match.root.attributes, match.inner.attributes
-    pairs = list(map(_along, outer.starts, outer.steps, inner.starts, inner.steps))
-    stops = tuple(s if n == 0 else s + (n - 1) * step + 1 for (s, step), n in zip(pairs, match.root.shape))
-    return ops.slice(match.x, starts=tuple(s for s, _ in pairs), stops=stops, steps=tuple(s for _, s in pairs))
+    along = [(first + start * step, by * step) if size else (0, 1) for first, step, start, by, size in
+             zip(inner.starts, inner.steps, outer.starts, outer.steps, match.root.shape)]
+    stops = tuple(start + (size - 1) * step + 1 if size else 0 for (start, step), size in zip(along, match.root.shape))
+    return ops.slice(match.x, starts=tuple(s for s, _ in along), stops=stops, steps=tuple(s for _, s in along))
 
 
 def _is_static_slice(match: Match) -> bool | str:
@@ -262,14 +269,12 @@ MOVEMENT = (
     # --- reshape
     rule("reshape_to_own", ops.reshape(x), x, when=_same_shape),
     rule("reshape_reshape", ops.reshape(ops.reshape(x)), _to_shape_of_root),
-    rule("reshape_of_one_broadcast", ops.reshape(ops.broadcast_to(x)), when=_one_element,
-         result=lambda m: ops.broadcast_to(ops.reshape(m.x, shape=()), shape=m.root.shape)),
+    rule("reshape_of_one_broadcast", ops.reshape(ops.broadcast_to(x)), _repeated, when=_one_element),
 
     # --- transpose
     rule("transpose_in_order", ops.transpose(x), _to_shape_of_root, when=_keeps_order, relies_on="a reshape moves nothing"),
     rule("transpose_transpose", ops.transpose(_transposed), _merged_transpose, relies_on="(A^T)^T = A"),
-    rule("transpose_of_one_broadcast", ops.transpose(ops.broadcast_to(x)), when=_one_element,
-         result=lambda m: ops.broadcast_to(ops.reshape(m.x, shape=()), shape=m.root.shape)),
+    rule("transpose_of_one_broadcast", ops.transpose(ops.broadcast_to(x)), _repeated, when=_one_element),
     rule("transposes_around_pointwise", ops.transpose(any_op("pointwise", "xs").named("middle")), when=_transposes_cancel,
          result=lambda m: _under_transposes(m.middle)),
     rule("hoist_transposes", any_op("pointwise", "xs"), _hoist_transpose, when=_all_transposed,

@@ -1,6 +1,9 @@
-"""Reductions. Merging is exact where the operation on values is associative: max, min, any, all, and everything on integers.
-Float sums change their order of rounding, so merging them is `fast`; so is dropping a sum over one element, because
-NumPy's sum of a single -0.0 is +0.0."""
+"""Reductions. Merging is exact where the operation on values is associative: any, all, and everything on integers.
+
+Of floats, max and min show the order only in the sign of a zero (`default`). Sums change their order of rounding: under a
+transpose by as much as any other blocked sum (`default`), merged more freely (`fast`). Dropping a sum over one element is
+`fast` too: NumPy's sum of a single -0.0 is +0.0.
+"""
 from __future__ import annotations
 
 from planish.ir import Node
@@ -12,7 +15,8 @@ from planish.rewrite.rule import Guard, Match, Rule, RuleClass, rule
 from planish.types import Shape
 
 (x,) = variables("x")
-EXTREMA = ("reduce_max", "reduce_min", "reduce_any", "reduce_all")
+TRUTHS = ("reduce_any", "reduce_all")
+EXTREMA = ("reduce_max", "reduce_min")
 SUMS = ("reduce_sum", "reduce_prod")
 
 
@@ -32,7 +36,7 @@ def _both_axes(match: Match) -> tuple[int, ...]:
 
 
 def _merged(match: Match) -> Node:
-    made = match.root.op(match.x, axes=_both_axes(match), keepdims=False)
+    made = match.root.op(match.x, axes=_both_axes(match), keepdims=match.root.attributes.keepdims)
     return made if made.shape == match.root.shape else ops.reshape(made, shape=match.root.shape)
 
 
@@ -63,22 +67,24 @@ def _under_transpose(match: Match) -> Node:
     return match.root.op(match.x, axes=tuple(sorted(axes[a] for a in match.root.attributes.axes)), keepdims=False)
 
 
-def _rules_of(name: str, suffix: str, numerics: RuleClass, when: Guard | None) -> tuple[Rule, ...]:
+def _rules_of(name: str, suffix: str, when: Guard | None, one: RuleClass, merge: RuleClass, reorder: RuleClass) -> tuple[Rule, ...]:
+    """The rules of one reduction and the class of each."""
     op = get_op(name)
     guards = (when,) if when else ()
     return (
-        rule(f"{name}_of_one{suffix}", op(x), _reshaped, when=every(*guards, _reduces_ones), numerics=numerics),
-        rule(f"{name}_{name}{suffix}", op(op(x).used_once("inner")), _merged, when=every(*guards), numerics=numerics),
+        rule(f"{name}_of_one{suffix}", op(x), _reshaped, when=every(*guards, _reduces_ones), numerics=one),
+        rule(f"{name}_{name}{suffix}", op(op(x).used_once("inner")), _merged, when=every(*guards), numerics=merge),
         rule(f"{name}_transpose{suffix}", op(ops.transpose(x).named("inner")), _under_transpose,
-             when=every(*guards, _axes_stay_in_order), numerics="exact" if numerics == "exact" else "default"),
+             when=every(*guards, _axes_stay_in_order), numerics=reorder),
     )
 
 
 REDUCE = (
-    *(one for name in EXTREMA for one in _rules_of(name, "", "exact", None)),
-    *(one for name in SUMS for one in _rules_of(name, "_integer", "exact", is_bits(x))),
-    *(one for name in SUMS for one in _rules_of(name, "_float", "fast", is_float(x))),
+    *(one for name in TRUTHS for one in _rules_of(name, "", None, "exact", "exact", "exact")),
+    *(one for name in EXTREMA + SUMS for one in _rules_of(name, "_integer", is_bits(x), "exact", "exact", "exact")),
+    *(one for name in EXTREMA for one in _rules_of(name, "_float", is_float(x), "exact", "default", "default")),
+    *(one for name in SUMS for one in _rules_of(name, "_float", is_float(x), "fast", "fast", "default")),
     *(rule(f"reshape_{name}", ops.reshape(get_op(name)(x).used_once("inner")), _turned,
            when=lambda m: _other_shape(m) == m.root.shape or "the shape is not that of the other keepdims")
-      for name in EXTREMA + SUMS),
+      for name in TRUTHS + EXTREMA + SUMS),
 )

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from planish.ir import Node, constant
+from planish.ir import Node, constant, input_node
 from planish.ops.contract import DotAttributes
-from planish.ops.rules import ops
+from planish.ops.rules import apply_nullary, ops, require
 from planish.rewrite.guards import every, is_normal_in
 from planish.rewrite.pattern import const, variables
 from planish.rewrite.rule import Match, rule
-from planish.types import INT32, INT64, DType, dtype_of
+from planish.types import INT32, INT64, UINT8, DType, TensorType, dtype_of
 
+FEW_ROWS = 8
 x, y, index, numbers = variables("x y index numbers")
 c, w = const("c"), const("w")
 
@@ -48,6 +49,10 @@ def _times_reciprocal(match: Match) -> Node:
     return ops.mul(match.x, constant((1 / _wide(array)).astype(array.dtype)))
 
 
+def _repeats_no_division(match: Match) -> bool | str:
+    return match.y.shape == match.root.shape or "the reciprocals are fewer than the quotients"
+
+
 def _is_wide_float(match: Match) -> bool | str:
     return not match.x.dtype.is_narrow_float or f"{match.x.dtype.name} is rounded after the square root"
 
@@ -75,6 +80,8 @@ def _is_one_hot_times_table(match: Match) -> bool | str:
         return "it does not compare one integer index per row"
     if not _counts_up(match.numbers):
         return "it does not compare with 0, 1, 2, ..."
+    if match.w.shape[0] < FEW_ROWS:
+        return f"a product with fewer than {FEW_ROWS} rows costs no more than looking one up"
     return bool(np.all(np.isfinite(_wide(_array(match.w))))) or "the table holds inf or NaN, which 0 does not silence"
 
 
@@ -97,12 +104,27 @@ def _table(rows: np.ndarray, alpha: float, dtype: DType) -> np.ndarray:
     return scaled.astype(dtype.numpy)
 
 
+def _one_hot_example(rng: np.random.Generator, dtype: DType) -> Node:
+    """Rows of a table by indices of which some are out of range; the numbers written out or as an iota."""
+    require(dtype.is_float, "tables of floats")
+    index_dtype = (INT32, INT64, UINT8)[int(rng.integers(3))]
+    depth, width = int(rng.integers(FEW_ROWS, 12)), int(rng.integers(1, 4))
+    rows = input_node("rows", TensorType(index_dtype, (int(rng.integers(1, 9)), 2, 1)))
+    numbers = ops.iota(shape=(depth,), axis=0, dtype=index_dtype)
+    counted = apply_nullary(ops.iota, rows, shape=(depth,), axis=0, dtype=index_dtype)
+    hot = ops.cast(ops.eq(rows, counted if rng.random() < 0.5 else constant(numbers)), dtype=dtype)
+    table = rng.choice(np.array([-0.0, 0.0, 1.5, -2.25, 3.0, 1e-3]), (depth, width)).astype(dtype.numpy)
+    alpha = float(rng.choice([1.0, -0.5]))
+    return ops.dot_general(hot, constant(table), lhs_contract=(2,), rhs_contract=(0,), alpha=alpha)
+
+
 _one_hot = ops.cast(ops.eq(index, numbers).named("hot"))
 
 SUBSTITUTE = (
     rule("div_power_of_two", x / c, _times_reciprocal, when=every(_powers_of_two, _reciprocal_is_normal)),
     rule("div_constant", x / c, _times_reciprocal, when=_reciprocal_is_normal, numerics="fast", relies_on="1 / c is rounded"),
-    rule("mul_reciprocal", x * ops.reciprocal(y), x / y, numerics="fast", relies_on="1 / y may overflow where x / y does not"),
+    rule("mul_reciprocal", x * ops.reciprocal(y), x / y, when=_repeats_no_division, numerics="fast",
+         relies_on="1 / y may overflow where x / y does not"),
     rule("reciprocal_sqrt", ops.reciprocal(ops.sqrt(x)), ops.rsqrt(x), when=_is_wide_float, relies_on="rsqrt is 1 / sqrt"),
     rule("one_over_sqrt", 1 / ops.sqrt(x), ops.rsqrt(x), when=_is_wide_float, relies_on="rsqrt is 1 / sqrt"),
     rule("reciprocal_sqrt_narrow", ops.reciprocal(ops.sqrt(x)), ops.rsqrt(x), numerics="default",
@@ -110,5 +132,5 @@ SUBSTITUTE = (
     rule("one_over_sqrt_narrow", 1 / ops.sqrt(x), ops.rsqrt(x), numerics="default", relies_on="one rounding for two"),
     rule("div_sqrt", x / ops.sqrt(y), x * ops.rsqrt(y), numerics="fast", relies_on="1 / sqrt(y) is rounded"),
     rule("one_hot_dot", ops.dot_general(_one_hot, w), _look_up, when=_is_one_hot_times_table,
-         relies_on="a sum of one value and zeros is exact"),
+         example=_one_hot_example, relies_on="a sum of one value and zeros is exact"),
 )
