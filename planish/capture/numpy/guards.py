@@ -1,0 +1,201 @@
+"""Guards: what a function read from outside its arguments, and whether it is still the same.
+
+Read through closures, globals, `self` and the helper functions it calls: numbers, strings, tuples, lists, dicts,
+arrays, functions and attributes of objects. An array is guarded by identity: its content is read at every call, or the
+array is frozen. What is reached in another way (a file, a C library, an object's property) is not guarded.
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from planish.capture.pytree import flatten
+
+DEPTH = 4   # objects within objects that are looked into
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
+_MISSING = object()
+_FOREIGN = {"numpy", "planish", "builtins", *sys.stdlib_module_names}
+
+
+@dataclass
+class Guards:
+    """`entries` are (where it is looked up, key, value then, name); cells of closures are looked up in their own way."""
+
+    entries: list[tuple[Mapping[Any, Any], Any, Any, str]] = field(default_factory=list)
+    cells: list[tuple[CellType, Any, str]] = field(default_factory=list)
+    containers: list[tuple[Any, Any, list[Any], str]] = field(default_factory=list)
+    frozen: list[np.ndarray] = field(default_factory=list)
+    arrays: dict[int, str] = field(default_factory=dict)
+    generators: list[tuple[Any, Any, str]] = field(default_factory=list)
+
+    def holds(self) -> bool:
+        """Whether everything is as it was. Fast: identities first."""
+        for place, key, old, _ in self.entries:
+            new = place.get(key, _MISSING)
+            if new is not old and not _same(old, new):
+                return False
+        for cell, old, _ in self.cells:
+            if cell.cell_contents is not old and not _same(old, cell.cell_contents):
+                return False
+        for value, tree, leaves, _ in self.containers:
+            if not _same_container(value, tree, leaves):
+                return False
+        return not any(a.flags.writeable for a in self.frozen)
+
+    def change(self) -> tuple[str, str, str] | None:
+        """Name, old and new value of the first thing that changed."""
+        for place, key, old, name in self.entries:
+            new = place.get(key, _MISSING)
+            if new is not old and not _same(old, new):
+                return name, _show(old), _show(new)
+        for cell, old, name in self.cells:
+            if not _same(old, cell.cell_contents):
+                return name, _show(old), _show(cell.cell_contents)
+        for value, tree, leaves, name in self.containers:
+            if not _same_container(value, tree, leaves):
+                return name, "its elements at capture", "others"
+        for array in self.frozen:
+            if array.flags.writeable:
+                return self.arrays.get(id(array), "array"), "frozen", "writeable"
+        return None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.entries or self.cells or self.containers or self.frozen)
+
+
+def _same(old: Any, new: Any) -> bool:
+    return old is new or (type(old) is type(new) and isinstance(old, _PLAIN) and bool(old == new))
+
+
+def _same_container(value: Any, tree: Any, leaves: list[Any]) -> bool:
+    now, tree_now = flatten(value)
+    return tree_now == tree and all(map(_same, leaves, now))
+
+
+def _show(value: Any) -> str:
+    if value is _MISSING:
+        return "nothing"
+    if isinstance(value, np.ndarray):
+        return f"an array {value.dtype.name}{list(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 40 else f"{type(value).__name__} {text[:30]}..."
+
+
+def guards_of(function: Any) -> Guards:
+    """What the function can read by name, as it is now."""
+    guards = Guards()
+    _Walk(guards).callable(function, 0)
+    return guards
+
+
+class _Walk:
+    def __init__(self, guards: Guards):
+        self.guards, self.seen = guards, set[int]()
+        self.owner: Any = None    # the object whose methods are being looked into
+
+    def callable(self, function: Any, depth: int) -> None:
+        owner = function.__self__ if isinstance(function, MethodType) else None
+        function = getattr(function, "__func__", function)
+        function = getattr(function, "__wrapped__", function)
+        if not isinstance(function, FunctionType) or id(function) in self.seen or _is_foreign(function.__module__):
+            return
+        self.seen.add(id(function))
+        names = _names(function)
+        if owner is not None:
+            self.members(owner, names, depth, "self")
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            value = _contents(cell)
+            if value is not _MISSING and self.value(value, names, depth + 1, name):
+                self.guards.cells.append((cell, value, name))
+        for name in names:
+            if name in function.__globals__:
+                self.entry(function.__globals__, name, names, depth + 1, name)
+
+    def entry(self, place: Mapping[Any, Any], key: str, names: tuple[str, ...], depth: int, name: str) -> None:
+        if any(p is place and k == key for p, k, _, _ in self.guards.entries):
+            return
+        value = place[key]
+        if self.value(value, names, depth, name):
+            self.guards.entries.append((place, key, value, name))
+
+    def value(self, value: Any, names: tuple[str, ...], depth: int, name: str) -> bool:
+        """Look into a value that the function reads; whether its identity is to be guarded."""
+        if isinstance(value, _PLAIN):
+            return True
+        if isinstance(value, np.ndarray):
+            self.guards.arrays[id(value)] = name
+            return True
+        if isinstance(value, (np.random.Generator, np.random.RandomState)):
+            self.guards.generators.append((value, generator_state(value), name))
+            return True
+        if isinstance(value, (FunctionType, MethodType)) or hasattr(value, "__wrapped__"):
+            self.callable(value, depth)
+            return not _is_foreign(getattr(value, "__module__", None))
+        if isinstance(value, (type, BuiltinFunctionType, np.ufunc)):
+            return False
+        if isinstance(value, ModuleType):
+            if not _is_foreign(value.__name__):
+                self.members(value, names, depth, name)
+            return False
+        if isinstance(value, (list, tuple, dict)):
+            self.container(value, names, depth, name)
+            return True
+        self.members(value, names, depth, name)
+        return True
+
+    def container(self, value: Any, names: tuple[str, ...], depth: int, name: str) -> None:
+        leaves, tree = flatten(value)
+        self.guards.containers.append((value, tree, leaves, name))
+        for leaf, path in zip(leaves, tree.paths(name)):
+            if depth < DEPTH:
+                self.value(leaf, names, depth + 1, path)
+
+    def members(self, owner: Any, names: tuple[str, ...], depth: int, name: str) -> None:
+        """The attributes of an object that the function names, and its methods."""
+        attributes = getattr(owner, "__dict__", None)
+        if attributes is None or depth > DEPTH or id(owner) in self.seen and owner is not self.owner:
+            return
+        self.seen.add(id(owner))
+        for attribute in names:
+            if attribute in attributes:
+                self.entry(attributes, attribute, names, depth + 1, f"{name}.{attribute}")
+        outer, self.owner = self.owner, owner
+        for attribute in ("__call__", *names):
+            method = getattr(type(owner), attribute, None)
+            if isinstance(method, FunctionType):
+                self.callable(method.__get__(owner), depth + 1)
+        self.owner = outer
+
+
+def _names(function: Any) -> tuple[str, ...]:
+    """All names that the code and the code inside it (lambdas, comprehensions) look up."""
+    return tuple(dict.fromkeys(_code_names(function.__code__))) if hasattr(function, "__code__") else ()
+
+
+def _code_names(code: Any) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if hasattr(inner, "co_names"):
+            yield from _code_names(inner)
+
+
+def _is_foreign(module: str | None) -> bool:
+    return (module or "").split(".")[0] in _FOREIGN
+
+
+def _contents(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:   # not assigned yet
+        return _MISSING
+
+
+def generator_state(generator: Any) -> str:
+    state = generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.getgenerator_state(legacy=False)
+    return repr(state)
