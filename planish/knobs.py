@@ -64,20 +64,28 @@ def _isa(text: str) -> str:
 
 KNOBS: dict[str, Knob] = {knob.name: knob for knob in (
     Knob("disable", "PLANISH_DISABLE", _bool, False, "run every program by its front end; compile nothing"),
-    Knob("num_threads", "PLANISH_NUM_THREADS", _count, None, "threads per call; else OMP_NUM_THREADS, else the CPUs we may use"),
-    Knob("omp_num_threads", "OMP_NUM_THREADS", _count, None, "threads per call where PLANISH_NUM_THREADS is not set"),
-    Knob("cache_dir", "PLANISH_CACHE_DIR", str, None, "folder of the disk cache; else $XDG_CACHE_HOME/planish, else ~/.cache/planish"),
-    Knob("xdg_cache_home", "XDG_CACHE_HOME", str, None, "folder of all programs' caches, where PLANISH_CACHE_DIR is not set"),
+    Knob("num_threads", "PLANISH_NUM_THREADS", _count, None,
+         "threads per call; else OMP_NUM_THREADS, else as many as there are CPUs for us"),
+    Knob("omp_num_threads", "OMP_NUM_THREADS", _count, None,
+         "threads per call where PLANISH_NUM_THREADS is not set"),
+    Knob("cache_dir", "PLANISH_CACHE_DIR", str, None,
+         "folder of the disk cache; else $XDG_CACHE_HOME/planish, else ~/.cache/planish"),
+    Knob("xdg_cache_home", "XDG_CACHE_HOME", str, None,
+         "folder of all programs' caches, where PLANISH_CACHE_DIR is not set"),
     Knob("disable_cache", "PLANISH_DISABLE_CACHE", _bool, False, "neither read nor write the disk cache"),
-    Knob("cache_bytes", "PLANISH_CACHE_BYTES", _bytes, 1 << 30, "largest size of the disk cache; the least recently used entries go first"),
-    Knob("pool_bytes", "PLANISH_POOL_BYTES", _bytes, None, "most bytes of free output memory kept for reuse; else an eighth of RAM, 1 GiB at most"),
-    Knob("target", "PLANISH_TARGET", _isa, "", "use no more than this instruction set: sse2, avx2 or avx512", affects_code=True),
+    Knob("cache_bytes", "PLANISH_CACHE_BYTES", _bytes, 1 << 30,
+         "largest size of the disk cache; the least recently used entries go first"),
+    Knob("pool_bytes", "PLANISH_POOL_BYTES", _bytes, None,
+         "most bytes of free output memory kept for reuse; else an eighth of RAM, 1 GiB at most"),
+    Knob("target", "PLANISH_TARGET", _isa, "",
+         "use no more than this instruction set: sse2, avx2 or avx512", affects_code=True),
     Knob("logs", "PLANISH_LOGS", str, "", "comma-separated log artifacts, as TORCH_LOGS"),
     Knob("logs_out", "PLANISH_LOGS_OUT", str, None, "file that logs are written to; else standard error"),
     Knob("trace", "PLANISH_TRACE", str, None, "folder that every compile writes its passes and code to"),
 )}
 
-_overrides: ContextVar[Mapping[str, Any]] = ContextVar("planish_knobs", default=MappingProxyType({}))  # noqa: B039
+_NONE: Mapping[str, Any] = MappingProxyType({})
+_overrides: ContextVar[Mapping[str, Any]] = ContextVar("planish_knobs", default=_NONE)
 
 
 def value(name: str) -> Any:

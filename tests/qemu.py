@@ -1,9 +1,9 @@
 """Runs a compiled program's aarch64 code on another machine, under qemu-user, without an Arm toolchain.
 
-In: the objects of a program (exporting planish_body, and planish_derive if it has symbols) and its arrays. Out: its output
-arrays. Our own linker makes the image; around it stands a static ELF executable with the arrays, the frame and all
-addresses already in place. Its `_start`, written in IR, reads the inputs from standard input, derives the dims, runs the
-body on one thread and writes the outputs to standard output.
+In: the objects of a program (exporting planish_body, and planish_derive if it has symbols) and its arrays.
+Out: its output arrays. Our own linker makes the image; around it stands a static ELF executable with the
+arrays, the frame and all addresses already in place. Its `_start`, written in IR, reads the inputs from
+standard input, derives the dims, runs the body on one thread and writes the outputs to standard output.
 """
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _BASE = 0x400000
 _PAGE = 1 << 16
 _DERIVE_FAILED, _CHECK_FAILED = 100, 101
 
-# What a program may import, for one thread and without a C library. Loops are kept from becoming calls to themselves.
+# What a program may import, for one thread and without a C library. Loops are kept from becoming calls to
+# themselves.
 _SUPPORT = """
 declare i64 @system_call(i64, i64, ptr, i64)
 declare void @planish_body(ptr, i64, i64)
@@ -137,16 +138,18 @@ _DERIVE = """%dims_at = getelementptr i8, ptr @frame, i64 8
   %out_of_range = icmp ne i32 %failed, 0
   br i1 %out_of_range, label %exit, label %run"""
 
-# x8 = number; x0, x1, x2 = arguments; svc 0; ret. LLVM as shipped has no assembler for a machine that is not this one.
+# x8 = number; x0, x1, x2 = arguments; svc 0; ret. LLVM as shipped has no assembler for a machine that is not
+# this one.
 _SYSTEM_CALL = struct.pack("<6I", 0xAA0003E8, 0xAA0103E0, 0xAA0203E1, 0xAA0303E2, 0xD4000001, 0xD65F03C0)
 
 
-def run_aarch64(objects: Sequence[bytes], inputs: Sequence[np.ndarray], outputs: Sequence[tuple[tuple[int, ...], object]],
-                constants: Sequence[np.ndarray] = (), dims: Sequence[int] = (), n_dims: int = 0, arena: int = 0,
+def run_aarch64(objects: Sequence[bytes], inputs: Sequence[np.ndarray],
+                outputs: Sequence[tuple[tuple[int, ...], object]], constants: Sequence[np.ndarray] = (),
+                dims: Sequence[int] = (), n_dims: int = 0, arena: int = 0,
                 timeout: float = 60) -> list[np.ndarray]:
-    """Run a program and give its outputs, each described as (shape, dtype). `dims`: the values of the symbols; with
-    `n_dims` > 0 planish_derive fills in the rest. Skips the test where qemu-aarch64 is missing. AssertionError when
-    planish_derive refuses, a check in the program fails or the program crashes."""
+    """Run a program and give its outputs, each described as (shape, dtype). `dims`: the values of the
+    symbols; with `n_dims` > 0 planish_derive fills in the rest. Skips the test where qemu-aarch64 is missing.
+    AssertionError when planish_derive refuses, a check in the program fails or the program crashes."""
     emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
     if emulator is None:
         pytest.skip("qemu-aarch64 is not installed")
@@ -157,12 +160,14 @@ def run_aarch64(objects: Sequence[bytes], inputs: Sequence[np.ndarray], outputs:
         program = Path(folder) / "program"
         program.write_bytes(memory.executable())
         program.chmod(0o700)
-        done = subprocess.run([emulator, str(program)], input=memory.input_bytes, capture_output=True, timeout=timeout,
-                              check=False)
+        done = subprocess.run([emulator, str(program)], input=memory.input_bytes, capture_output=True,
+                              timeout=timeout, check=False)
     assert done.returncode != _DERIVE_FAILED, "planish_derive refuses these sizes"
     assert done.returncode != _CHECK_FAILED, "a check in the program failed"
-    assert done.returncode == 0, f"the program ended with {done.returncode}: {done.stderr.decode(errors='replace')}"
-    return [np.frombuffer(done.stdout[at:at + size], dtype).reshape(shape) for at, size, shape, dtype in results]
+    complaint = done.stderr.decode(errors="replace")
+    assert done.returncode == 0, f"the program ended with {done.returncode}: {complaint}"
+    written = done.stdout
+    return [np.frombuffer(written[at:at + size], kind).reshape(shape) for at, size, shape, kind in results]
 
 
 def _support(derives: bool) -> bytes:
@@ -182,7 +187,6 @@ class _Memory:
         self.code = bytearray(blob.code) + b"\0" * (-len(blob.code) % 64)
         self.call_at = len(self.code)
         self.code += _SYSTEM_CALL
-        # a wider gap than the linker left when the call stub crosses into the data's page
         assert len(self.code) <= blob.data_at, "no room for the system call"
         self.data = bytearray(blob.data)
         self.input_bytes = b""
@@ -199,7 +203,8 @@ class _Memory:
 
     def lay_out(self, inputs: Sequence[np.ndarray], outputs: Sequence[tuple], constants: Sequence[np.ndarray],
                 dims: Sequence[int], arena: int) -> list[tuple[int, int, tuple[int, ...], np.dtype]]:
-        """Give everything its place and fill in all addresses; where each output will be in what is written."""
+        """Give everything its place and fill in all addresses; where each output will be in what is
+        written."""
         buffers, start, results = [], self.room(0), []
         for array in inputs:
             buffers.append(self.room(array.nbytes))
@@ -221,7 +226,8 @@ class _Memory:
         buffers.append(self.room(arena))
         places = {"inputs": start, "outputs": out_start, "sizes": self.words([in_bytes, out_bytes]),
                   "frame": self.frame(buffers, dims)}
-        self.fill({name: self.address(at) for name, at in places.items()} | {"system_call": _BASE + self.call_at})
+        self.fill({name: self.address(at) for name, at in places.items()}
+                  | {"system_call": _BASE + self.call_at})
         return results
 
     def words(self, numbers: Sequence[int]) -> int:
@@ -252,7 +258,8 @@ class _Memory:
         """A static ELF executable of two segments: code, and data with everything else."""
         head = bytearray(_PAGE)
         entry = _BASE + self.blob.symbols["_start"]
-        head[:64] = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 183, 1, entry, 64, 0, 0, 64, 56, 2, 0, 0, 0)
+        head[:64] = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 183, 1, entry, 64, 0, 0,
+                                64, 56, 2, 0, 0, 0)
         code_at, data_at = _PAGE, _PAGE + self.blob.data_at
         head[64:120] = _segment(5, code_at, _BASE, len(self.code))
         head[120:176] = _segment(6, data_at, _BASE + self.blob.data_at, len(self.data))

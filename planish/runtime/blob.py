@@ -129,4 +129,5 @@ def check(blob: Blob) -> None:
 
 
 def _inside(blob: Blob, at: int, size: int) -> bool:
-    return 0 <= at and (at + size <= len(blob.code) or blob.data_at <= at and at + size <= blob.size)
+    end = at + size
+    return (at >= 0 and end <= len(blob.code)) or (at >= blob.data_at and end <= blob.size)

@@ -8,6 +8,7 @@ a folder that can't be used gives one warning; a corrupt entry is dropped and ma
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -40,6 +41,7 @@ class Cache:
         self._memory: OrderedDict[str, bytes] = OrderedDict()
         self._memory_bytes = 0
         self._stores = 0
+        self._warned = False
         self._usable: bool | None = None if folder is not None else False
 
     def get(self, key_text: str) -> bytes | None:
@@ -139,8 +141,7 @@ class Cache:
 
     def _give_up(self, why: str) -> None:
         with self._lock:
-            first, self._usable = self._usable is not False or self._stores >= 0, False
-            self._stores = -1
+            self._usable, first, self._warned = False, not self._warned, True
         if first:
             warnings.warn(f"planish goes on without its disk cache {self.folder}: {why}. "
                           "Set PLANISH_CACHE_DIR to a folder of yours.", CacheWarning, stacklevel=4)
@@ -168,7 +169,8 @@ def _unpack(key_text: str, packed: bytes) -> bytes | None:
     if len(packed) < start:
         return None
     magic, digest, key_length, length = _HEAD.unpack_from(packed)
-    if magic != _MAGIC or key_length != len(key) or start + length != len(packed) or packed[_HEAD.size:start] != key:
+    whole = magic == _MAGIC and key_length == len(key) and start + length == len(packed)
+    if not whole or packed[_HEAD.size:start] != key:
         return None
     return packed[start:] if hashlib.sha256(packed[_HEAD.size:]).digest() == digest else None
 
@@ -189,10 +191,8 @@ def _folder_fault(folder: Path) -> str:
 
 
 def _remove(path: Path) -> None:
-    try:
+    with contextlib.suppress(OSError):  # gone, or not ours to remove: it is never read as valid
         path.unlink(missing_ok=True)
-    except OSError:
-        pass  # gone, or not ours to remove: it is never read as valid
 
 
 def default_folder() -> Path:

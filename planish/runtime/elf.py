@@ -62,7 +62,7 @@ def read(data: bytes) -> Object:
     """Read one object. LinkError for bytes that are no such object or point outside themselves."""
     try:
         return _Reader(bytes(data)).object()
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise LinkError(f"damaged ELF object: {error}") from None
 
 
@@ -103,7 +103,8 @@ class _Reader:
         """Sections that take memory at run time; unwinding tables are not used by code without exceptions."""
         if header[2] & _TLS:
             raise LinkError("thread-local variables are not supported in generated code")
-        return bool(header[2] & _ALLOC) and header[1] in (_PROGBITS, _NOBITS) and self.name(header) != ".eh_frame"
+        in_memory = header[2] & _ALLOC and header[1] in (_PROGBITS, _NOBITS)
+        return bool(in_memory) and self.name(header) != ".eh_frame"
 
     def name(self, header: tuple[int, ...]) -> str:
         return _string(self.names, header[0])
@@ -121,13 +122,14 @@ class _Reader:
     def symbol(self, entry: tuple[int, ...], strings: bytes, sections: dict[int, Section]) -> Symbol:
         name_at, info, _, section, value, _ = entry
         name, binding = _string(strings, name_at), {0: "local", 1: "global", 2: "weak"}.get(info >> 4)
-        if binding is None or section >= _RESERVED and info & 15 != 4:  # 4: the source file's name
+        if binding is None or (section >= _RESERVED and info & 15 != 4):  # 4: the source file's name
             raise LinkError(f"symbol {name!r} has a kind planish does not link")
         if section in sections and value > len(sections[section].data):
             raise LinkError(f"damaged ELF object: symbol {name!r} lies outside its section")
         return Symbol(name, binding, section if section in sections else None, value)
 
-    def relocations(self, header: tuple[int, ...], sections: dict[int, Section], symbols: int) -> list[Relocation]:
+    def relocations(self, header: tuple[int, ...], sections: dict[int, Section],
+                    symbols: int) -> list[Relocation]:
         if header[1] == _REL and header[7] in sections:
             raise LinkError("relocations without addends are not supported")
         if header[1] != _RELA or header[7] not in sections:

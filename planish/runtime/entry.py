@@ -13,8 +13,9 @@ input, then all dims are compared, so it does not matter which occurrence of a s
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 
-from planish.codegen.llvm.builder import Builder, Module, Value
+from planish.codegen.llvm.builder import Builder, Loop, Module, Value
 from planish.runtime.pool import WORDS
 
 PARALLEL, RELEASE_GIL, UNWRAP = 1, 2, 4
@@ -64,7 +65,7 @@ def ir(machine: str, head: int) -> str:
         module.globals[name] = f"@{name} = {kind}"
     _write_block_free(module)
     _write_program_free(module)
-    _write_new_array(module, head)
+    _write_new_array(module)
     _write_check(module, head)
     _write_dims_agree(module, head)
     _write_run(module)
@@ -98,11 +99,8 @@ def _return_if(b: Builder, condition: Value, result: Value) -> None:
     b.place(no)
 
 
-def _each_spec(b: Builder, first: Value, count: Value) -> tuple:
-    """Loop over `count` array tables from `first`: the loop and the current table."""
-    loop = b.loop(_ZERO, count, _ONE)
-    spec = b.gep("i8", first, b.mul(loop.index, b.i64(ctypes.sizeof(ArrayTable))))
-    return loop, spec
+def _return_unless(b: Builder, condition: Value, result: Value) -> None:
+    _return_if(b, b.bin("xor", condition, Value("i1", "true")), result)
 
 
 def _write_block_free(module: Module) -> None:
@@ -119,7 +117,7 @@ def _write_program_free(module: Module) -> None:
     b.ret()
 
 
-def _write_new_array(module: Module, head: int) -> None:
+def _write_new_array(module: Module) -> None:
     """new_array(spec, dims): a new array of uninitialised elements, or null with an error set."""
     b = module.function("new_array", [("ptr", "spec"), ("ptr", "dims")], "ptr", "internal")
     spec, dims = b.parameters
@@ -157,7 +155,8 @@ def _write_new_array(module: Module, head: int) -> None:
 
 
 def _new_from_descr(b: Builder, descr: Value, rank: Value, shape: Value, data: Value, flags: int) -> Value:
-    arguments = [Value("ptr", "@PyArray_Type"), descr, rank, shape, _NULL, data, Value("i32", str(flags)), _NULL]
+    kind, no_strides, no_parent = Value("ptr", "@PyArray_Type"), _NULL, _NULL
+    arguments = [kind, descr, rank, shape, no_strides, data, Value("i32", str(flags)), no_parent]
     return b.call("PyArray_NewFromDescr", "ptr", arguments)
 
 
@@ -199,7 +198,7 @@ def _write_check(module: Module, head: int) -> None:
     b.ret(Value("i1", "true"))
 
 
-def _each_dim(b: Builder, array: Value, spec: Value, rank: Value, head: int) -> tuple:
+def _each_dim(b: Builder, array: Value, spec: Value, rank: Value, head: int) -> tuple[Loop, Value, Value]:
     """Loop over an array's dims: the loop, the expected dim's code, the actual size."""
     codes = _field(b, ArrayTable, spec, "dims", "ptr")
     shape = b.load("ptr", _at(b, array, head + 16), 8)
@@ -240,84 +239,115 @@ def _has_flag(b: Builder, program: Value, flag: int) -> Value:
     return _is(b, "ne", bits, _ZERO)
 
 
+@dataclass(frozen=True)
+class _Call:
+    """The values of one call that its steps share. `results` are the new arrays, the body sees `buffers`."""
+
+    b: Builder
+    head: int
+    program: Value
+    arguments: Value
+    dims: Value
+    buffers: Value
+    results: Value
+    n_inputs: Value
+    n_outputs: Value
+
+    def each(self, which: str) -> tuple[Loop, Value]:
+        """Loop over "inputs" or "outputs": the loop and the current table."""
+        b = self.b
+        loop = b.loop(_ZERO, self.n_inputs if which == "inputs" else self.n_outputs, _ONE)
+        first = _field(b, ProgramTable, self.program, which, "ptr")
+        return loop, b.gep("i8", first, b.mul(loop.index, b.i64(ctypes.sizeof(ArrayTable))))
+
+    def each_argument(self) -> tuple[Loop, Value, Value]:
+        loop, spec = self.each("inputs")
+        return loop, spec, self.b.load("ptr", self.b.gep("ptr", self.arguments, loop.index), 8)
+
+    def set_buffer(self, index: Value, array: Value) -> None:
+        """Let the body see an array's data."""
+        b = self.b
+        b.store(b.load("ptr", _at(b, array, self.head), 8), b.gep("ptr", self.buffers, index), 8)
+
+    def drop_results(self, count: Value) -> None:
+        """Give up the first `count` outputs."""
+        b = self.b
+        loop = b.loop(_ZERO, count, _ONE)
+        b.call("Py_DecRef", "void", [b.load("ptr", b.gep("ptr", self.results, loop.index), 8)])
+        loop.end()
+
+
 def _write_attempt(module: Module, head: int) -> None:
     """attempt(program, arguments): the result, null with an error set, or the address of `miss`."""
     b = module.function("attempt", [("ptr", "program"), ("ptr", "arguments")], "ptr", "internal")
     program, arguments = b.parameters
-    count = {n: _field(b, ProgramTable, program, n) for n in ("n_inputs", "n_outputs", "n_constants", "n_dims")}
-    inputs, outputs = (_field(b, ProgramTable, program, n, "ptr") for n in ("inputs", "outputs"))
-    dims = b.value("ptr", f"alloca i64, {b.add(count['n_dims'], _ONE)}, align 8")
-    before_constants = b.add(count["n_inputs"], count["n_outputs"])
-    before_arena = b.add(before_constants, count["n_constants"])
+    n_inputs, n_outputs, n_constants, n_dims = (
+        _field(b, ProgramTable, program, n) for n in ("n_inputs", "n_outputs", "n_constants", "n_dims"))
+    before_constants = b.add(n_inputs, n_outputs)
+    before_arena = b.add(before_constants, n_constants)
+    dims = b.value("ptr", f"alloca i64, {b.add(n_dims, _ONE)}, align 8")
     buffers = b.value("ptr", f"alloca ptr, {b.add(before_arena, _ONE)}, align 8")
-    results = b.value("ptr", f"alloca ptr, {count['n_outputs']}, align 8")
-    _read_inputs(b, arguments, inputs, count["n_inputs"], dims, buffers, head)
-    _derive_dims(b, program, arguments, inputs, count["n_inputs"], dims)
-    _make_outputs(b, outputs, count["n_outputs"], dims, results, b.gep("ptr", buffers, count["n_inputs"]), head)
+    results = b.value("ptr", f"alloca ptr, {n_outputs}, align 8")
+    call = _Call(b, head, program, arguments, dims, buffers, results, n_inputs, n_outputs)
+    _read_inputs(call)
+    _derive_dims(call)
+    _make_outputs(call)
     constants = _field(b, ProgramTable, program, "constants", "ptr")
-    bytes_ = b.mul(count["n_constants"], b.i64(8))
-    b.call("memcpy", "ptr", [b.gep("ptr", buffers, before_constants), constants, bytes_])
-    arena = _make_arena(b, program, dims, results, count["n_outputs"])
+    to, bytes_ = b.gep("ptr", buffers, before_constants), b.mul(n_constants, b.i64(8))
+    b.call("memcpy", "ptr", [to, constants, bytes_])
+    arena = _make_arena(call)
     b.store(arena, b.gep("ptr", buffers, before_arena), 8)
     status = _run_body(b, program, buffers, dims)
     used = b.when(_is(b, "ne", arena, _NULL))
     b.call("planish_free", "void", [arena])
     used.end()
     failed = b.when(_is(b, "ne", status, Value("i32", "0")))
-    _drop(b, results, count["n_outputs"])
+    call.drop_results(n_outputs)
     _raise(b, program, status)
     b.place(failed.exit)
     unwrap = b.when(_has_flag(b, program, UNWRAP))
     b.ret(b.load("ptr", results, 8))
     b.place(unwrap.exit)
-    _return_tuple(b, results, count["n_outputs"])
+    _return_tuple(call)
 
 
-def _read_inputs(b: Builder, arguments: Value, inputs: Value, n: Value, dims: Value, buffers: Value, head: int) -> None:
-    loop, spec = _each_spec(b, inputs, n)
-    array = b.load("ptr", b.gep("ptr", arguments, loop.index), 8)
-    good = b.call("check", "i1", [array, spec, dims])
-    _return_if(b, b.bin("xor", good, Value("i1", "true")), _MISS)
-    b.store(b.load("ptr", _at(b, array, head), 8), b.gep("ptr", buffers, loop.index), 8)
+def _read_inputs(call: _Call) -> None:
+    loop, spec, array = call.each_argument()
+    _return_unless(call.b, call.b.call("check", "i1", [array, spec, call.dims]), _MISS)
+    call.set_buffer(loop.index, array)
     loop.end()
 
 
-def _derive_dims(b: Builder, program: Value, arguments: Value, inputs: Value, n: Value, dims: Value) -> None:
+def _derive_dims(call: _Call) -> None:
     """Only for programs with symbols: fill in derived dims, then hold every input's dims against them."""
-    derive = _field(b, ProgramTable, program, "derive", "ptr")
+    b = call.b
+    derive = _field(b, ProgramTable, call.program, "derive", "ptr")
     dynamic = b.when(_is(b, "ne", derive, _NULL))
-    code = b.value("i32", f"call i32 {derive.name}(ptr {dims.name})")
+    code = b.value("i32", f"call i32 {derive.name}({call.dims})")
     _return_if(b, _is(b, "ne", code, Value("i32", "0")), _MISS)
-    loop, spec = _each_spec(b, inputs, n)
-    array = b.load("ptr", b.gep("ptr", arguments, loop.index), 8)
-    good = b.call("dims_agree", "i1", [array, spec, dims])
-    _return_if(b, b.bin("xor", good, Value("i1", "true")), _MISS)
+    loop, spec, array = call.each_argument()
+    _return_unless(b, b.call("dims_agree", "i1", [array, spec, call.dims]), _MISS)
     loop.end()
     dynamic.end()
 
 
-def _make_outputs(b: Builder, outputs: Value, n: Value, dims: Value, results: Value, buffers: Value, head: int) -> None:
-    loop, spec = _each_spec(b, outputs, n)
-    array = b.call("new_array", "ptr", [spec, dims])
+def _make_outputs(call: _Call) -> None:
+    b = call.b
+    loop, spec = call.each("outputs")
+    array = b.call("new_array", "ptr", [spec, call.dims])
     failed = b.when(_is(b, "eq", array, _NULL))
-    _drop(b, results, loop.index)
+    call.drop_results(loop.index)
     b.ret(_NULL)
     b.place(failed.exit)
-    b.store(array, b.gep("ptr", results, loop.index), 8)
-    b.store(b.load("ptr", _at(b, array, head), 8), b.gep("ptr", buffers, loop.index), 8)
+    b.store(array, b.gep("ptr", call.results, loop.index), 8)
+    call.set_buffer(b.add(call.n_inputs, loop.index), array)
     loop.end()
 
 
-def _drop(b: Builder, results: Value, count: Value) -> None:
-    """Give up the first `count` outputs."""
-    loop = b.loop(_ZERO, count, _ONE)
-    b.call("Py_DecRef", "void", [b.load("ptr", b.gep("ptr", results, loop.index), 8)])
-    loop.end()
-
-
-def _make_arena(b: Builder, program: Value, dims: Value, results: Value, n_outputs: Value) -> Value:
+def _make_arena(call: _Call) -> Value:
     """Scratch memory for this call, or null where the program needs none."""
-    size = _resolve(b, _field(b, ProgramTable, program, "arena"), dims)
+    b = call.b
+    size = _resolve(b, _field(b, ProgramTable, call.program, "arena"), call.dims)
     wanted, none, have = b.label("arena"), b.label("no_arena"), b.label("have_arena")
     before = b.block
     b.branch(_is(b, "sgt", size, _ZERO), wanted, have)
@@ -325,7 +355,7 @@ def _make_arena(b: Builder, program: Value, dims: Value, results: Value, n_outpu
     block = b.call("planish_alloc", "ptr", [size])
     b.branch(_is(b, "eq", block, _NULL), none, have)
     b.place(none)
-    _drop(b, results, n_outputs)
+    call.drop_results(call.n_outputs)
     b.ret(b.call("PyErr_NoMemory", "ptr", []))
     b.place(have)
     return b.value("ptr", f"phi ptr [null, %{before}], [{block.name}, %{wanted}]")
@@ -363,14 +393,15 @@ def _raise(b: Builder, program: Value, status: Value) -> None:
     b.ret(answer)  # null: `fail` never returns
 
 
-def _return_tuple(b: Builder, results: Value, n: Value) -> None:
-    answer = b.call("PyTuple_New", "ptr", [n])
+def _return_tuple(call: _Call) -> None:
+    b = call.b
+    answer = b.call("PyTuple_New", "ptr", [call.n_outputs])
     failed = b.when(_is(b, "eq", answer, _NULL))
-    _drop(b, results, n)
+    call.drop_results(call.n_outputs)
     b.ret(_NULL)
     b.place(failed.exit)
-    loop = b.loop(_ZERO, n, _ONE)
-    array = b.load("ptr", b.gep("ptr", results, loop.index), 8)
+    loop = b.loop(_ZERO, call.n_outputs, _ONE)
+    array = b.load("ptr", b.gep("ptr", call.results, loop.index), 8)
     b.call("PyTuple_SetItem", "i32", [answer, loop.index, array])
     loop.end()
     b.ret(answer)

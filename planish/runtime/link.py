@@ -30,7 +30,7 @@ def link(objects: Sequence[bytes]) -> Blob:
     linker = _Linker([read(data) for data in objects])
     try:
         return linker.link()
-    except struct.error as error:
+    except (struct.error, OverflowError) as error:
         raise LinkError(f"damaged ELF object: a relocation does not fit its place ({error})") from None
 
 
@@ -107,7 +107,7 @@ class _Linker:
         wanted: dict[Target, None] = {}
         for number, reloc in self.relocations():
             kind, target = relocation.kind(self.machine, reloc.kind), self.target(number, reloc.symbol)
-            if kind.via == "slot" or kind.call and isinstance(target, str):
+            if kind.via == "slot" or (kind.call and isinstance(target, str)):
                 wanted[target] = None
             if kind.via == "direct" and isinstance(target, str):
                 if not kind.call:

@@ -26,10 +26,11 @@ from planish.runtime.pool import WORDS
 class Counters(ctypes.Structure):
     """The layout of `planish_memory`."""
 
-    _fields_ = [("lock", ctypes.c_int32), ("sleepers", ctypes.c_int32), ("limit", ctypes.c_int64),
-                ("live_bytes", ctypes.c_int64), ("live_blocks", ctypes.c_int64), ("free_bytes", ctypes.c_int64),
-                ("free_blocks", ctypes.c_int64), ("reused", ctypes.c_int64), ("created", ctypes.c_int64),
-                ("released", ctypes.c_int64)]
+    _fields_ = [
+        ("lock", ctypes.c_int32), ("sleepers", ctypes.c_int32),
+        *((name, ctypes.c_int64) for name in (
+            "limit", "live_bytes", "live_blocks", "free_bytes", "free_blocks", "reused", "created",
+            "released"))]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import importlib
 import platform
 import sys
 import threading
@@ -21,7 +22,7 @@ from planish.errors import LinkError
 from planish.runtime import cache, entry, memory, pool, threads
 from planish.runtime.blob import Blob
 from planish.runtime.link import link
-from planish.runtime.loader import LoadedCode
+from planish.runtime.loader import RUNTIME_NAMES, LoadedCode
 
 SPIN_SECONDS = 50e-6
 _METH_FASTCALL, _METH_KEYWORDS = 0x80, 0x02
@@ -36,7 +37,7 @@ class Runtime:
     """The loaded runtime. Use `runtime()`; there is one per process."""
 
     def __init__(self, blob: Blob):
-        self.code = LoadedCode(blob, _numpy_symbols())
+        self.code = LoadedCode(blob, _numpy_symbols(), RUNTIME_NAMES)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.code))  # for ever: see above
         self.memory = memory.Counters.from_address(self.code.address("planish_memory"))
         self.memory.limit = memory.default_limit()
@@ -50,8 +51,8 @@ class Runtime:
         self._method = _MethodDef(b"planish_program", self.code.address("planish_entry"),
                                   _METH_FASTCALL | _METH_KEYWORDS, b"A compiled program.")
         if self.why_not_direct:
-            warnings.warn(f"planish calls programs through ctypes, about 50 us slower per call: {self.why_not_direct}",
-                          RuntimeWarning, stacklevel=3)
+            warnings.warn("planish calls programs through ctypes, about 50 us slower per call: "
+                          f"{self.why_not_direct}", RuntimeWarning, stacklevel=3)
 
     def provided(self) -> dict[str, int]:
         """Addresses of what compiled programs may import from the runtime."""
@@ -144,10 +145,8 @@ def _generate(machine: str, modules: tuple[str, ...]) -> Blob:
 
 
 def _numpy_table() -> ctypes.Array[ctypes.c_void_p]:
-    try:
-        from numpy._core import _multiarray_umath as numpy_core
-    except ImportError:  # NumPy 1
-        from numpy.core import _multiarray_umath as numpy_core
+    package = "numpy._core" if int(np.__version__.split(".")[0]) >= 2 else "numpy.core"
+    numpy_core = importlib.import_module(f"{package}._multiarray_umath")
     pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
         ("PyCapsule_GetPointer", ctypes.pythonapi))
     return (ctypes.c_void_p * 300).from_address(pointer(numpy_core._ARRAY_API, None))
@@ -171,8 +170,9 @@ def _layout_fault() -> str:
     def read(kind: Any, offset: int) -> Any:
         return kind.from_address(id(probe) + offset).value
     shape = read(ctypes.c_void_p, head + 16)
-    seen = (read(ctypes.c_void_p, head - 8), read(ctypes.c_void_p, head), read(ctypes.c_int, head + 8),
-            tuple((ctypes.c_int64 * 2).from_address(shape or id(probe))), read(ctypes.c_void_p, head + 40),
-            read(ctypes.c_int, head + 48) & 0x501, ctypes.c_int.from_address(id(probe.dtype) + head + 12).value)
+    sizes = tuple((ctypes.c_int64 * 2).from_address(shape or id(probe)))
+    number = ctypes.c_int.from_address(id(probe.dtype) + head + 12).value
+    seen = (read(ctypes.c_void_p, head - 8), read(ctypes.c_void_p, head), read(ctypes.c_int, head + 8), sizes,
+            read(ctypes.c_void_p, head + 40), read(ctypes.c_int, head + 48) & 0x501, number)
     expected = (id(np.ndarray), probe.ctypes.data, 2, (2, 3), id(probe.dtype), 0x501, probe.dtype.num)
     return "" if seen == expected else f"an array's fields read {seen}, expected {expected}"

@@ -39,7 +39,9 @@ WORDS = {
 }
 
 # Byte offsets. Words that different threads write lie 128 bytes apart: adjacent lines are fetched in pairs.
-BUSY, PENDING, PENDING_SLEEPERS, ARRIVED, GENERATION, GENERATION_SLEEPERS, SPINS, LIMIT = 0, 128, 132, 256, 384, 388, 512, 516
+PENDING, PENDING_SLEEPERS = 128, 132         # at 0: whether the pool is in use
+ARRIVED, GENERATION, GENERATION_SLEEPERS = 256, 384, 388
+SPINS, LIMIT = 512, 516
 SLOTS, SLOT_BYTES = 1024, 128
 SLEEPING, BODY, FRAME, THREADS, POOL, TID, STARTED = 4, 8, 16, 24, 32, 40, 48
 POOL_BYTES = SLOTS + SLOT_BYTES * MAX_THREADS
@@ -52,7 +54,7 @@ def ir(machine: str) -> str:
     """The module's text for "x86_64" or "aarch64"."""
     words = WORDS[machine]
     return _WAITING.format(**vars(words)) + _POOL.format(
-        pool_bytes=POOL_BYTES, busy=BUSY, pending=PENDING, pending_sleepers=PENDING_SLEEPERS, arrived=ARRIVED,
+        pool_bytes=POOL_BYTES, pending=PENDING, pending_sleepers=PENDING_SLEEPERS, arrived=ARRIVED,
         generation=GENERATION, generation_sleepers=GENERATION_SLEEPERS, spins=SPINS, limit=LIMIT, slots=SLOTS,
         slot_bytes=SLOT_BYTES, sleeping=SLEEPING, body=BODY, frame=FRAME, threads=THREADS, pool=POOL, tid=TID,
         started=STARTED, signals=_SIGNALS, slots_bytes=SLOT_BYTES * MAX_THREADS, pause=words.pause)

@@ -66,13 +66,13 @@ class _Core:
 
     def _table(self) -> entry.ProgramTable:
         spec = self.spec
-        flags = spec.parallel * entry.PARALLEL | spec.release_gil * entry.RELEASE_GIL | spec.unwrap_single * entry.UNWRAP
         pointers = (ctypes.c_void_p * len(self.constants))(*(c.ctypes.data for c in self.constants))
         self.normalise, self.fail = self.signature.normalise, _failing(spec)
         return entry.ProgramTable(
-            self.body, self.signature.derive, len(spec.inputs), len(spec.outputs), len(self.constants), spec.n_dims, flags,
-            _code(spec.arena), id(self.normalise), id(self.fail), self._kept(pointers),
-            self._arrays(spec.inputs, self.signature.dtypes), self._arrays(spec.outputs, self.output_dtypes))
+            self.body, self.signature.derive, len(spec.inputs), len(spec.outputs), len(self.constants),
+            spec.n_dims, _flags(spec), _code(spec.arena), id(self.normalise), id(self.fail),
+            self._kept(pointers), self._arrays(spec.inputs, self.signature.dtypes),
+            self._arrays(spec.outputs, self.output_dtypes))
 
     def _arrays(self, specs: Sequence[ArraySpec], dtypes: Sequence[np.dtype]) -> int:
         return self._kept((entry.ArrayTable * len(specs))(*(
@@ -91,13 +91,15 @@ class _Core:
     def call_ctypes(self, *arrays: Any, **named: Any) -> Any:
         taken = self.normalise(*arrays, **named)
         dims = self.signature.dims_of(taken)
-        outputs = [_empty(_shape(s, dims), d) for s, d in zip(self.spec.outputs, self.output_dtypes, strict=True)]
+        made = zip(self.spec.outputs, self.output_dtypes, strict=True)
+        outputs = [_empty(_shape(s, dims), dtype) for s, dtype in made]
         arena = _empty((_size(self.spec.arena, dims),), np.dtype(np.uint8))
         held = [*taken, *outputs, *self.constants, arena]
         buffers = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
         runtime = native.runtime()
         frame = entry.Frame(ctypes.addressof(buffers), ctypes.addressof(dims), runtime.pool, 0, 0)
-        runtime.parallel(self.body, ctypes.addressof(frame), threads.get_num_threads() if self.spec.parallel else 1)
+        count = threads.get_num_threads() if self.spec.parallel else 1
+        runtime.parallel(self.body, ctypes.addressof(frame), count)
         if frame.status:
             self.fail(frame.status)
         return outputs[0] if self.spec.unwrap_single else tuple(outputs)
@@ -117,6 +119,11 @@ def _exception(name: str) -> type[Exception]:
     """An exception type by name: one of planish's own or a builtin; PlanishError for any other name."""
     found = getattr(errors, name, None) or getattr(builtins, name, None)
     return found if isinstance(found, type) and issubclass(found, Exception) else PlanishError
+
+
+def _flags(spec: ProgramSpec) -> int:
+    return (entry.PARALLEL * spec.parallel | entry.RELEASE_GIL * spec.release_gil
+            | entry.UNWRAP * spec.unwrap_single)
 
 
 def _code(dim: Dim) -> int:

@@ -134,6 +134,7 @@ def write_stub(machine: str, image: bytearray, place: int, slot: int) -> None:
         image[place:place + 2] = b"\xff\x25"  # jmp [rip + slot]
         _relative32(image, place + 2, slot - 4)
         return
-    struct.pack_into("<3I", image, place, 0x90000010, 0xF9400210, 0xD61F0200)  # adrp x16; ldr x16, [x16]; br x16
+    # adrp x16, slot; ldr x16, [x16, slot]; br x16
+    struct.pack_into("<3I", image, place, 0x90000010, 0xF9400210, 0xD61F0200)
     _page21(image, place, slot)
     _low12(3)(image, place + 4, slot)

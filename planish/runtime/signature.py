@@ -40,26 +40,27 @@ class Signature:
         names = [s.name for s in self.spec.inputs]
         given = dict(zip(names, arrays, strict=False))
         unknown = [n for n in named if n not in names or n in given]
+        takes = f"the program takes {len(names)} arrays ({', '.join(names)})"
         if len(arrays) > len(names) or unknown:
             extra = f"{unknown[0]!r} is unknown or given twice" if unknown else f"{len(arrays)} are given"
-            raise SignatureError(f"the program takes {len(names)} arrays ({', '.join(names)}); {extra}")
+            raise SignatureError(f"{takes}; {extra}")
         given |= named
         if missing := [n for n in names if n not in given]:
-            raise SignatureError(f"the program takes {len(names)} arrays ({', '.join(names)}); missing: {', '.join(missing)}")
+            raise SignatureError(f"{takes}; missing: {', '.join(missing)}")
         return [given[n] for n in names]
 
     def _plain(self, index: int, array: Any) -> np.ndarray:
         spec, dtype = self.spec.inputs[index], self.dtypes[index]
-        if not isinstance(array, (np.ndarray, np.generic)):
-            raise SignatureError(f"argument {spec.name!r}: expected a NumPy array {spec}, got {type(array).__name__}")
-        if isinstance(array, np.ma.MaskedArray):
-            raise SignatureError(f"argument {spec.name!r}: expected a NumPy array {spec}, got a masked array")
+        where = f"argument {spec.name!r}: expected"
+        if not isinstance(array, (np.ndarray, np.generic)) or isinstance(array, np.ma.MaskedArray):
+            raise SignatureError(f"{where} a NumPy array {spec}, got {type(array).__name__}")
         plain = np.asarray(array)
+        got = f"got {plain.dtype}{list(plain.shape)}"
         if plain.dtype.newbyteorder("=") != dtype:
-            raise SignatureError(f"argument {spec.name!r}: expected {spec}, got {plain.dtype}{list(plain.shape)}; "
-                                 f"convert it with .astype({spec.dtype!r}) or compile for {plain.dtype}")
+            raise SignatureError(f"{where} {spec}, {got}; convert it with .astype({spec.dtype!r}), "
+                                 f"or compile for {plain.dtype}")
         if not self._fits(spec, plain.shape):
-            raise ShapeError(f"argument {spec.name!r}: expected {spec}, got {plain.dtype}{list(plain.shape)}")
+            raise ShapeError(f"{where} {spec}, {got}")
         ready = np.require(plain.astype(dtype, copy=False), requirements=["C", "A"]).reshape(plain.shape)
         return ready if ready.dtype is dtype else ready.view(dtype)
 
@@ -93,11 +94,13 @@ class Signature:
     def _derive(self, dims: Any) -> None:
         code = _derive_function(self.derive)(ctypes.addressof(dims))
         if code:
-            text = self.spec.messages.get(code, ("", "sizes outside the range the program was compiled for"))[1]
+            unknown = ("ShapeError", "sizes outside the range the program was compiled for")
+            _, text = self.spec.messages.get(code, unknown)
             sizes = ", ".join(f"d{i}={dims[i]}" for i in range(self.spec.n_symbols))
             raise ShapeError(f"{text} ({sizes})")
 
     def _hold_derived(self, dims: Any, array: np.ndarray, spec: ArraySpec) -> None:
         for axis, (want, got) in enumerate(zip(spec.shape, array.shape, strict=True)):
             if isinstance(want, DimRef) and dims[want.index] != got:
-                raise ShapeError(f"argument {spec.name!r} axis {axis}: expected {dims[want.index]}, got {got}")
+                expected = dims[want.index]
+                raise ShapeError(f"argument {spec.name!r} axis {axis}: expected {expected}, got {got}")

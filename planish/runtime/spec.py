@@ -76,26 +76,41 @@ class ProgramSpec:
 
     def to_json(self) -> dict[str, Any]:
         """A value that json.dumps takes; `from_json` reads it back."""
-        def dim(d: Dim) -> Any:
-            return {"dim": d.index} if isinstance(d, DimRef) else d
-        def arrays(specs: tuple[ArraySpec, ...]) -> Any:
-            return [{"name": s.name, "dtype": s.dtype, "shape": [dim(d) for d in s.shape]} for s in specs]
-        return {"inputs": arrays(self.inputs), "outputs": arrays(self.outputs), "n_symbols": self.n_symbols,
-                "n_dims": self.n_dims, "arena": dim(self.arena), "parallel": self.parallel,
-                "release_gil": self.release_gil, "unwrap_single": self.unwrap_single,
-                "messages": {str(code): list(m) for code, m in self.messages.items()}}
+        return {"inputs": [_array_to_json(s) for s in self.inputs],
+                "outputs": [_array_to_json(s) for s in self.outputs],
+                "arena": _dim_to_json(self.arena),
+                "messages": {str(code): list(message) for code, message in self.messages.items()},
+                "n_symbols": self.n_symbols, "n_dims": self.n_dims,
+                **{name: getattr(self, name) for name in _FLAGS}}
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> ProgramSpec:
         """The spec of a `to_json` value. ValueError for anything else."""
-        def dim(d: Any) -> Dim:
-            return DimRef(int(d["dim"])) if isinstance(d, dict) else int(d)
-        def arrays(specs: Any) -> tuple[ArraySpec, ...]:
-            return tuple(ArraySpec(str(s["name"]), str(s["dtype"]), tuple(map(dim, s["shape"]))) for s in specs)
         try:
             return ProgramSpec(
-                arrays(value["inputs"]), arrays(value["outputs"]), int(value["n_symbols"]), int(value["n_dims"]),
-                dim(value["arena"]), bool(value["parallel"]), bool(value["release_gil"]),
-                bool(value["unwrap_single"]), {int(c): (str(t), str(m)) for c, (t, m) in value["messages"].items()})
+                tuple(map(_array_from_json, value["inputs"])), tuple(map(_array_from_json, value["outputs"])),
+                arena=_dim_from_json(value["arena"]),
+                messages={int(code): (str(k), str(text)) for code, (k, text) in value["messages"].items()},
+                n_symbols=int(value["n_symbols"]), n_dims=int(value["n_dims"]),
+                **{name: bool(value[name]) for name in _FLAGS})
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a program's spec: {error!r}") from None
+
+
+_FLAGS = ("parallel", "release_gil", "unwrap_single")
+
+
+def _dim_to_json(dim: Dim) -> Any:
+    return {"dim": dim.index} if isinstance(dim, DimRef) else dim
+
+
+def _dim_from_json(value: Any) -> Dim:
+    return DimRef(int(value["dim"])) if isinstance(value, dict) else int(value)
+
+
+def _array_to_json(spec: ArraySpec) -> dict[str, Any]:
+    return {"name": spec.name, "dtype": spec.dtype, "shape": [_dim_to_json(d) for d in spec.shape]}
+
+
+def _array_from_json(value: Any) -> ArraySpec:
+    return ArraySpec(str(value["name"]), str(value["dtype"]), tuple(map(_dim_from_json, value["shape"])))

@@ -59,7 +59,8 @@ end:
 }
 """
 
-# scratch[i] = 2 a[i]; everybody waits; c[i] = scratch[n-1-i], written by another thread. dims: n, bytes of scratch
+# scratch[i] = 2 a[i]; everybody waits; c[i] = scratch[n-1-i], written by another thread. dims: n, bytes of
+# scratch
 _REVERSE = """
 define i32 @planish_derive(ptr %dims) {
   %n = load i64, ptr %dims
@@ -112,7 +113,8 @@ end:
 }
 """
 
-# c = a[0] + k[0] (k a constant), and a copy of a's count in a second output; a negative a[0] is refused with code 3
+# c = a[0] + k[0] (k a constant), and a copy of a's count in a second output; a negative a[0] is refused with
+# code 3
 _CHECKED = """
 define void @planish_body(ptr %frame, i64 %tid, i64 %threads) {
 entry:
@@ -168,8 +170,9 @@ def add_program(dtype: str = "float32", shape: tuple[int, ...] | None = None, ty
 
 
 def reverse_program(**options: bool) -> NativeProgram:
-    spec = ProgramSpec((ArraySpec("a", "float32", (DimRef(0),)),), (ArraySpec("c", "float32", (DimRef(0),)),), 1, 2,
-                       DimRef(1), parallel=True, unwrap_single=True, messages={5: ("ShapeError", "too long")}, **options)
+    a, c = (ArraySpec(name, "float32", (DimRef(0),)) for name in "ac")
+    spec = ProgramSpec((a,), (c,), 1, 2, DimRef(1), parallel=True, unwrap_single=True,
+                       messages={5: ("ShapeError", "too long")}, **options)
     return NativeProgram(native.load(compile_ir(_REVERSE)), spec)
 
 

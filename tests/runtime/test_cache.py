@@ -35,7 +35,8 @@ def test_round_trip_in_memory_and_from_disk(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [
-    lambda d: d[:-1], lambda d: d[:10], lambda d: b"", lambda d: d + b"x", lambda d: d[:-1] + bytes([d[-1] ^ 1]),
+    lambda d: d[:-1], lambda d: d[:10], lambda d: b"", lambda d: d + b"x",
+    lambda d: d[:-1] + bytes([d[-1] ^ 1]),
     lambda d: bytes([d[0] ^ 1]) + d[1:], lambda d: d[:60] + bytes([d[60] ^ 1]) + d[61:]])
 def test_a_damaged_entry_is_dropped(tmp_path, damage):
     Cache(tmp_path / "c").put("a key of some length", b"code" * 10)
@@ -55,8 +56,8 @@ def test_the_whole_key_is_compared(tmp_path):
     assert Cache(tmp_path / "c").get("two") is None
 
 
-def _once(cache, monkeypatch_warning=CacheWarning):
-    with pytest.warns(monkeypatch_warning, match="PLANISH_CACHE_DIR"):
+def _gives_one_warning(cache):
+    with pytest.warns(CacheWarning, match="PLANISH_CACHE_DIR"):
         cache.put("key", b"code")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -66,27 +67,27 @@ def _once(cache, monkeypatch_warning=CacheWarning):
 
 def test_a_folder_that_is_a_file_gives_one_warning(tmp_path):
     (tmp_path / "file").write_text("")
-    _once(Cache(tmp_path / "file"))
+    _gives_one_warning(Cache(tmp_path / "file"))
 
 
 def test_a_folder_others_may_write_to_is_not_used(tmp_path):
     folder = tmp_path / "c"
     folder.mkdir()
     folder.chmod(0o777)
-    _once(Cache(folder))
+    _gives_one_warning(Cache(folder))
     assert not _files(folder)
 
 
 def test_a_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    _once(Cache(tmp_path / "c"))
+    _gives_one_warning(Cache(tmp_path / "c"))
 
 
 def test_a_full_disk_gives_one_warning(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
     monkeypatch.setattr(os, "replace", full)
-    _once(Cache(tmp_path / "c"))
+    _gives_one_warning(Cache(tmp_path / "c"))
     assert not _files(tmp_path)
 
 
@@ -111,7 +112,7 @@ _WRITER = """
 import sys
 from planish.runtime.cache import Cache
 cache = Cache(sys.argv[1], limit=20_000)
-for round in range(60):
+for round in range(12):
     for number in range(20):
         data = str(number).encode() * 300
         found = Cache(sys.argv[1]).get(f"key{number}")
@@ -170,8 +171,10 @@ print("llvmlite" in sys.modules)
 
 
 def test_a_warm_start_does_not_load_llvm(tmp_path):
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PLANISH_CACHE_DIR": str(tmp_path / "c")}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+           "PLANISH_CACHE_DIR": str(tmp_path / "c")}
     def start():
-        return subprocess.run([sys.executable, "-c", _WARM], env=env, capture_output=True, text=True, check=True).stdout
+        command = [sys.executable, "-c", _WARM]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
     assert start() == "True\n"
     assert start() == "False\n"

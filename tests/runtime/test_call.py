@@ -10,11 +10,11 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.runtime.programs import add_program, checked_program, reverse_program
 
 from planish.errors import PlanishError, ShapeError, SignatureError
 from planish.runtime.program import NativeProgram
 from planish.runtime.spec import ArraySpec, DimRef, ProgramSpec
+from tests.runtime.programs import add_program, checked_program, reverse_program
 
 rng = np.random.default_rng()
 
@@ -60,12 +60,11 @@ def test_any_length_small_and_large_outputs(dynamic, n):
 @pytest.mark.parametrize(("dtype", "type_", "opcode"), [
     ("int8", "i8", "add"), ("uint8", "i8", "add"), ("int16", "i16", "add"), ("uint16", "i16", "add"),
     ("int32", "i32", "add"), ("uint32", "i32", "add"), ("int64", "i64", "add"), ("uint64", "i64", "add"),
-    ("bool", "i8", "or"), ("float64", "double", "fadd"), ("float16", "half", "fadd"), ("bfloat16", "bfloat", "fadd")])
+    ("bool", "i8", "or"), ("float64", "double", "fadd"), ("float16", "i16", "xor"),
+    ("bfloat16", "i16", "xor")])
 def test_every_dtype(dtype, type_, opcode):
     numpy_type = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    if dtype == "bfloat16":
-        type_, opcode = "i16", "xor"
-    program = add_program(dtype, (5,), "i16" if dtype == "float16" else type_, "xor" if dtype == "float16" else opcode)
+    program = add_program(dtype, (5,), type_, opcode)
     a = rng.integers(0, 2, 5).astype(numpy_type)
     got = program(a, np.zeros(5, numpy_type))
     assert got.dtype == numpy_type
@@ -94,8 +93,8 @@ def test_unusual_arrays_are_taken_as_what_they_are(fixed):
     a, b = floats(3, 4), floats(3, 4)
     misaligned = np.frombuffer(b"x" + b.tobytes(), np.uint8)[1:].view(np.float32).reshape(3, 4)
     unpickled = np.dtype("float32", copy=True)
-    variants = [np.asfortranarray(b), np.repeat(b, 2, axis=1)[:, ::2], b[::-1][::-1], b.astype(">f4"), misaligned,
-                b.view(np.matrix), b.astype(unpickled), b.view(np.recarray)]
+    variants = [np.asfortranarray(b), np.repeat(b, 2, axis=1)[:, ::2], b[::-1][::-1], b.astype(">f4"),
+                misaligned, b.view(np.matrix), b.astype(unpickled), b.view(np.recarray)]
     for variant in variants:
         np.testing.assert_array_equal(fixed(a, variant), a + b)
         assert type(fixed(a, variant)) is np.ndarray
@@ -112,8 +111,8 @@ def test_zero_rank_scalars():
     ((np.zeros((3, 4), "f4"), np.zeros((3, 4), "f8")), SignatureError, "'b'.*float32.*float64"),
     ((np.zeros((3, 4), "f4"), [[0.0] * 4] * 3), SignatureError, "'b'.*list"),
     ((np.zeros((3, 4), "f4"), None), SignatureError, "'b'.*NoneType"),
-    ((np.zeros((3, 4), "f4"), 1.0), SignatureError, "'b'.*float"),
-    ((np.zeros((3, 4), "f4"), np.ma.zeros((3, 4), "f4")), SignatureError, "masked"),
+    ((np.zeros((3, 4), "f4"), 1.0), SignatureError, "'b'.*got float$"),
+    ((np.zeros((3, 4), "f4"), np.ma.zeros((3, 4), "f4")), SignatureError, "got MaskedArray$"),
     ((np.zeros((4, 3), "f4"), np.zeros((3, 4), "f4")), ShapeError, r"'a'.*\[3, 4\].*\[4, 3\]"),
     ((np.zeros((3, 4), "f4"), np.zeros(12, "f4")), ShapeError, r"'b'.*\[12\]"),
     ((np.zeros((3, 4), "f4"), np.zeros((3, 4, 1), "f4")), ShapeError, "'b'"),
@@ -136,7 +135,7 @@ def test_keywords(fixed):
 
 def test_symbols_must_agree(dynamic):
     for call in (dynamic.call, dynamic.call_ctypes):
-        with pytest.raises(ShapeError, match="'a' axis 0 is 3.*'b' axis 0 is 4"):
+        with pytest.raises(ShapeError, match=r"'a' axis 0 is 3.*'b' axis 0 is 4"):
             call(floats(3), floats(4))
 
 
@@ -167,7 +166,8 @@ def test_constants_several_outputs_and_run_time_checks():
 
 def test_unknown_status_is_an_error():
     program = checked_program(np.array([2.5]))
-    bare = NativeProgram(program._core.code, ProgramSpec(program.spec.inputs, program.spec.outputs), [np.ones(1)])
+    spec = ProgramSpec(program.spec.inputs, program.spec.outputs)
+    bare = NativeProgram(program._core.code, spec, [np.ones(1)])
     with pytest.raises(PlanishError, match="status 3"):
         bare(np.array([-1.0]))
 

@@ -31,7 +31,8 @@ def add():
 
 
 def _alloc(size):
-    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)(native.runtime().code.address("planish_alloc"))(size)
+    alloc = native.runtime().code.address("planish_alloc")
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)(alloc)(size)
 
 
 def _free(address):
@@ -87,7 +88,8 @@ def _with_arena(size):
 
 def _with_output(size):
     program = add_program(shape=(4,))
-    spec = replace(program.spec, outputs=(*program.spec.outputs, ArraySpec("d", "int8", (size,))), unwrap_single=False)
+    outputs = (*program.spec.outputs, ArraySpec("d", "int8", (size,)))
+    spec = replace(program.spec, outputs=outputs, unwrap_single=False)
     return NativeProgram(program._core.code, spec)
 
 

@@ -26,7 +26,8 @@ define void @planish_body(ptr %frame, i64 %tid, i64 %threads) {
   ret void
 }
 """
-# for r in 0..rounds: all add 1 to a shared sum; barrier; a sum that is not threads * (r+1) is a fault; barrier
+# for r in 0..rounds: all add 1 to a shared sum; barrier; a sum that is not threads * (r+1) is a fault;
+# barrier
 _ROUNDS = """
 define void @planish_body(ptr %frame, i64 %tid, i64 %threads) {
 entry:
@@ -166,8 +167,9 @@ print("fine")
 
 
 def test_a_forked_child_starts_its_own_workers():
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _FORK], capture_output=True, text=True, timeout=120,
-                          check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-W", "ignore", "-c", _FORK]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "fine\n", done.stderr
 
 
@@ -216,7 +218,8 @@ def test_thread_count_follows_the_environment(monkeypatch):
     assert threads.get_num_threads() == 8
 
 
-@pytest.mark.parametrize(("text", "cpus"), [("max 100000", None), ("150000 100000", 2), ("50000 100000", 1), ("?", None)])
+@pytest.mark.parametrize(("text", "cpus"), [
+    ("max 100000", None), ("150000 100000", 2), ("50000 100000", 1), ("?", None)])
 def test_cgroup_quota(tmp_path, text, cpus):
     (tmp_path / "cpu.max").write_text(text)
     everything = len(os.sched_getaffinity(0))

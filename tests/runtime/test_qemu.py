@@ -138,7 +138,8 @@ def test_every_kind_of_reference():
 
 
 def test_the_runtime_itself_cross_compiles():
-    """Not run here (it needs Python on the machine), but emitted and linked; waiting yields, and asks the right futex."""
+    """Not run here (it needs Python on the machine), but emitted and linked; waiting yields, and asks the
+    right futex."""
     texts = [pool.ir("aarch64"), memory.ir("aarch64"), entry.ir("aarch64", 16)]
     blob = link([_object(text) for text in texts])
     assert {"planish_parallel", "planish_barrier", "planish_entry", "planish_alloc"} <= set(blob.symbols)

@@ -48,7 +48,8 @@ def llvm_version() -> str:
     return ".".join(map(str, _llvm().llvm_version_info))
 
 
-def _optimised(ir_text: str, triple: str, cpu: str, features: str, passes: Passes, cg_level: int) -> tuple[Any, Any]:
+def _optimised(ir_text: str, triple: str, cpu: str, features: str, passes: Passes,
+               cg_level: int) -> tuple[Any, Any]:
     module = _parse(ir_text, triple)
     machine = _llvm().Target.from_triple(triple).create_target_machine(
         cpu=cpu, features=features, opt=cg_level, reloc="pic", codemodel="small")

@@ -18,13 +18,14 @@ _CPU = Path("/sys/devices/system/cpu/cpu0/cache")
 
 # The kernel's word for a feature -> LLVM's.
 _X86_FEATURES = {
-    "sse3": "sse3", "pni": "sse3", "ssse3": "ssse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "popcnt": "popcnt",
-    "cx16": "cx16", "movbe": "movbe", "avx": "avx", "f16c": "f16c", "fma": "fma", "avx2": "avx2", "bmi1": "bmi",
-    "bmi2": "bmi2", "abm": "lzcnt", "avx_vnni": "avxvnni", "avx512f": "avx512f", "avx512cd": "avx512cd",
-    "avx512bw": "avx512bw", "avx512dq": "avx512dq", "avx512vl": "avx512vl", "avx512_vnni": "avx512vnni",
-    "avx512_bf16": "avx512bf16", "avx512_fp16": "avx512fp16", "avx512vbmi": "avx512vbmi", "avx512_vbmi2": "avx512vbmi2",
-    "avx512_bitalg": "avx512bitalg", "avx512_vpopcntdq": "avx512vpopcntdq", "amx_tile": "amx-tile",
-    "amx_int8": "amx-int8", "amx_bf16": "amx-bf16",
+    "sse3": "sse3", "pni": "sse3", "ssse3": "ssse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2",
+    "popcnt": "popcnt", "cx16": "cx16", "movbe": "movbe", "abm": "lzcnt", "bmi1": "bmi", "bmi2": "bmi2",
+    "avx": "avx", "f16c": "f16c", "fma": "fma", "avx2": "avx2", "avx_vnni": "avxvnni",
+    "avx512f": "avx512f", "avx512cd": "avx512cd", "avx512bw": "avx512bw", "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl", "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16",
+    "avx512_fp16": "avx512fp16", "avx512vbmi": "avx512vbmi", "avx512_vbmi2": "avx512vbmi2",
+    "avx512_bitalg": "avx512bitalg", "avx512_vpopcntdq": "avx512vpopcntdq",
+    "amx_tile": "amx-tile", "amx_int8": "amx-int8", "amx_bf16": "amx-bf16",
 }
 _LEVELS = ("sse2", "avx2", "avx512")
 _NEEDS = {

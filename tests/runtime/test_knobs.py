@@ -1,0 +1,58 @@
+"""Knobs: typed reading, scoped overrides, the part that belongs in cache keys."""
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from planish import knobs
+
+
+@pytest.mark.parametrize(("name", "text", "value"), [
+    ("disable", "1", True), ("disable", "off", False), ("disable", "", False), ("num_threads", "3", 3),
+    ("omp_num_threads", "4,2", 4), ("pool_bytes", "64M", 64 << 20), ("pool_bytes", "2GiB", 2 << 30),
+    ("cache_bytes", "512 ", 512), ("cache_bytes", "8kb", 8192), ("target", "avx2", "avx2"),
+    ("cache_dir", "/x", "/x")])
+def test_reading(monkeypatch, name, text, value):
+    monkeypatch.setenv(knobs.KNOBS[name].env, text)
+    assert getattr(knobs, name) == value and type(getattr(knobs, name)) is type(value)
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("disable", "perhaps"), ("num_threads", "0"), ("num_threads", "many"), ("pool_bytes", "-1"),
+    ("pool_bytes", "1T"), ("target", "avx9")])
+def test_a_bad_text_is_named(monkeypatch, name, text):
+    monkeypatch.setenv(knobs.KNOBS[name].env, text)
+    with pytest.raises(ValueError, match=f"{knobs.KNOBS[name].env}='{text}'"):
+        knobs.value(name)
+
+
+def test_override_is_scoped_and_nests():
+    with knobs.override(num_threads=2, disable=True):
+        assert (knobs.num_threads, knobs.disable) == (2, True)
+        with knobs.override(num_threads=None):
+            assert (knobs.num_threads, knobs.disable) == (None, True)
+        assert knobs.num_threads == 2
+        seen = []
+        other = threading.Thread(target=lambda: seen.append(knobs.value("num_threads")))
+        other.start()
+        other.join()
+        assert seen != [2]
+    with pytest.raises(TypeError, match="no knob named speed; known: cache_bytes"), knobs.override(speed=1):
+        pass
+    with pytest.raises(AttributeError, match="no knob 'speed'"):
+        _ = knobs.speed
+
+
+def test_code_key_holds_what_changes_code():
+    with knobs.override(target="sse2", cache_dir="/elsewhere"):
+        other = knobs.code_key()
+    with knobs.override(target="avx2"):
+        assert knobs.code_key() != other
+    assert "sse2" in other and "elsewhere" not in other
+
+
+def test_every_knob_says_what_it_is():
+    for name, knob in knobs.KNOBS.items():
+        assert knob.name == name and knob.doc and knob.env.isupper()
+        assert knob.type_name in ("bool", "count", "str", "bytes", "isa")
