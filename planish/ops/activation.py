@@ -23,7 +23,7 @@ from planish.ops.rules import (
     require,
     unbroadcast,
 )
-from planish.ops.samples import Samples, random_array, unary_samples, varied
+from planish.ops.samples import Samples, random_array, unary_samples
 from planish.types import DType, TensorType, dtype_of
 
 
@@ -79,21 +79,19 @@ def _relu6_of_x_plus_3(x: Any) -> Any:
     return ops.minimum(ops.maximum(ops.add(x, 3), 0), 6)
 
 
-_SLOPES = {"low": -10, "high": 10}
-
 relu = activation("relu", lambda a, x: ops.select(ops.lt(x, 0), like(x, 0), x), dtypes=NUMBERS,
                   gradient=lambda g, a, y, x: (ops.select(ops.le(x, 0), like(g, 0), g),))
 square = activation("square", lambda a, x: ops.mul(x, x), dtypes=NUMBERS)
 gelu = activation("gelu", _gelu, attributes=GeluAttributes, rule=_gelu_rule,
-                  samples=varied({"approximate": "none"}, {"approximate": "tanh"}, shape=(7, 17), **_SLOPES))
+                  samples=unary_samples(-10, 10, {"approximate": "none"}, {"approximate": "tanh"}))
 silu = activation("silu", lambda a, x: ops.mul(x, ops.sigmoid(x)))
 softplus = activation("softplus", _softplus)
 elu = activation("elu", lambda a, x: ops.select(ops.gt(x, 0), x, ops.mul(ops.expm1(x), a.alpha)), attributes=AlphaAttributes,
-                 samples=varied({"alpha": 1.0}, {"alpha": 0.3}, shape=(7, 17), **_SLOPES),
+                 samples=unary_samples(-10, 10, {"alpha": 1.0}, {"alpha": 0.3}),
                  gradient=in_float32(lambda g, a, y, x: ops.select(ops.gt(x, 0), g, g * ops.add(y, a.alpha))))
 leaky_relu = activation("leaky_relu", lambda a, x: ops.select(ops.gt(x, 0), x, ops.mul(x, a.alpha)),
                         attributes=AlphaAttributes,
-                        samples=varied({"alpha": 0.01}, {"alpha": 0.3}, shape=(7, 17), **_SLOPES))
+                        samples=unary_samples(-10, 10, {"alpha": 0.01}, {"alpha": 0.3}))
 hard_sigmoid = activation("hard_sigmoid", lambda a, x: ops.div(_relu6_of_x_plus_3(x), 6))
 hard_swish = activation("hard_swish", lambda a, x: ops.div(ops.mul(x, _relu6_of_x_plus_3(x)), 6))
 mish = activation("mish", lambda a, x: ops.mul(x, ops.tanh(_softplus(a, x))))

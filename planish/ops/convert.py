@@ -194,6 +194,7 @@ def _bitcast_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]
         yield Sample((special_values(dtype),), {"dtype": to}, f"to {to.short}, special")
         yield Sample((strided(random_array(rng, dtype, (5, 7))),), {"dtype": to}, f"to {to.short}, strided")
         yield Sample((random_array(rng, dtype, (0, 2)),), {"dtype": to}, f"to {to.short}, empty")
+        yield Sample((random_array(rng, dtype, (PARALLEL,)),), {"dtype": to}, f"to {to.short}, parallel")
 
 
 bitcast = define("bitcast", "convert", _bitcast_rule, lambda a, x: x.view(a.dtype.numpy), operands=1, dtypes=NUMBERS,

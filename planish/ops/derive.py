@@ -78,7 +78,7 @@ def by_decomposition(decompose: Callable[..., Any]) -> Callable[..., Sequence[An
 def _hand_on(step: Step, cotangents: dict[int, Any]) -> None:
     """Hand the cotangents of one step's results on to its operands; sums run from the last use to the first."""
     given = tuple(cotangents.get(id(m)) for m in step.made)
-    if all(g is None for g in given):
+    if not step.used or all(g is None for g in given):
         return
     if step.op.gradient is None:
         raise UnsupportedOp(f"{step.op} has no gradient")

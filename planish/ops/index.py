@@ -26,6 +26,7 @@ from planish.ops.rules import (
     require_dtype,
     require_equal_sizes,
     require_one_per_axis,
+    size_like,
 )
 from planish.ops.samples import random_array, special_values, strided
 from planish.ops.shape import AxisAttributes
@@ -70,6 +71,13 @@ def clamped(index: np.ndarray, size: int) -> np.ndarray:
 def require_index(index: TensorType, x: TensorType, axis: int) -> None:
     require_dtype(index, INDICES, "indices are")
     require(x.shape[axis] != 0 or index.size == 0, f"axis {axis} of {x} is empty: there is nothing to index")
+
+
+def index_within(index: Any, size: Dim) -> Any:
+    """`clamped` as a formula."""
+    index, n = cast_to(index, INT64), size_like(index, size, INT64)
+    counted = ops.select(ops.lt(index, 0), ops.add(index, n), index)
+    return ops.minimum(ops.maximum(counted, 0), ops.sub(n, 1))
 
 
 # --- iota, size
@@ -130,7 +138,7 @@ def _take_gradient(g: Any, a: AxisAttributes, y: Any, x: Any, index: Any) -> Seq
     rows = (*range(axis, axis + picked), *range(axis), *range(axis + picked, len(g.shape)))
     front = (axis, *range(axis), *range(axis + 1, rank))
     zeros = filled_like(x, 0, tuple(x.shape[i] for i in front))
-    where = ops.reshape(index, shape=(*index.shape, 1))
+    where = ops.reshape(index_within(index, x.shape[axis]), shape=(*index.shape, 1))
     gx = ops.scatter_nd(zeros, where, ops.transpose(g, axes=rows), reduction="add")
     return ops.transpose(gx, axes=tuple(front.index(i) for i in range(rank))), None
 
@@ -194,7 +202,8 @@ def _take_along(a: AxisAttributes, x: np.ndarray, index: np.ndarray) -> np.ndarr
 
 
 def _take_along_gradient(g: Any, a: AxisAttributes, y: Any, x: Any, index: Any) -> Sequence[Any]:
-    return ops.scatter_along(filled_like(x, 0), index, g, axis=a.axis, reduction="add"), None
+    where = index_within(index, x.shape[a.axis])
+    return ops.scatter_along(filled_like(x, 0), where, g, axis=a.axis, reduction="add"), None
 
 
 def _take_along_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
@@ -249,13 +258,14 @@ def _gather(a: GatherAttributes, x: np.ndarray, index: np.ndarray) -> np.ndarray
 
 def _gather_gradient(g: Any, a: GatherAttributes, y: Any, x: Any, index: Any) -> Sequence[Any]:
     """Added up where it was read; batch axes become explicit indices."""
-    return ops.scatter_nd(filled_like(x, 0), _explicit(index, a.batch_dims), g, reduction="add"), None
-
-
-def _explicit(index: Any, batch: int) -> Any:
     rows = (*index.shape[:-1], 1)
-    numbers = [apply_nullary(iota, index, shape=rows, axis=i, dtype=INT64) for i in range(batch)]
-    return ops.concat(*numbers, cast_to(index, INT64), axis=len(rows) - 1) if batch else index
+    columns = [apply_nullary(iota, index, shape=rows, axis=i, dtype=INT64) for i in range(a.batch_dims)]
+    for i in range(index.shape[-1]):
+        starts, stops = (*(0,) * len(index.shape[:-1]), i), (*index.shape[:-1], i + 1)
+        column = ops.slice(index, starts=starts, stops=stops, steps=(1,) * len(rows))
+        columns.append(index_within(column, x.shape[a.batch_dims + i]))
+    where = ops.concat(*columns, axis=len(rows) - 1) if columns else index
+    return ops.scatter_nd(filled_like(x, 0), where, g, reduction="add"), None
 
 
 def _gather_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:

@@ -142,7 +142,7 @@ def _attention_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sampl
     yield Sample((x(2, 9, 8), x(2, 17, 8), x(2, 17, 8), x(9, 17)), plain, "additive mask")
     yield Sample((strided(x(9, 8)), x(8, 17).T, strided(x(17, 8))), plain, "strided")
     yield Sample((x(2, 0, 8), x(2, 3, 8), x(2, 3, 8)), plain, "no queries")
-    yield Sample((x(4, 130, 32), x(4, 140, 32), x(4, 140, 32)), plain, "parallel")
+    yield Sample((x(16, 130, 32), x(16, 140, 32), x(16, 140, 32)), plain, "parallel")
 
 
 attention = define("attention", "linear", _attention_rule, operands=None, dtypes=FLOATS, attributes=AttentionAttributes,

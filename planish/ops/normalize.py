@@ -216,6 +216,7 @@ def _batch_norm_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Samp
         parameters = (scale, bias, mean, random_array(rng, dtype, shape[1:2], 0, 4))
         yield Sample((x, *parameters), {"epsilon": 1e-5}, str(shape))
         yield Sample((strided(x), *parameters), {"epsilon": 1e-2}, f"{shape}, strided")
+        yield Sample((with_specials(rng, x, dtype), *parameters), {"epsilon": 1e-5}, f"{shape}, special")
 
 
 # --- records

@@ -70,18 +70,24 @@ def strided(array: np.ndarray) -> np.ndarray:
     return view
 
 
-def unary_samples(low: float | None = None, high: float | None = None) -> Samples:
-    def samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
+def unary_samples(low: float | None = None, high: float | None = None, *cases: dict[str, Any]) -> Samples:
+    """Each under every one of the attribute settings `cases` (by default, one without attributes)."""
+    def operands(rng: np.random.Generator, dtype: DType) -> Iterator[tuple[np.ndarray, str]]:
         def x(*shape: int) -> np.ndarray:
             return random_array(rng, dtype, shape, low, high)
         for n in LENGTHS:
-            yield Sample((x(n),), label=f"size {n}")
-        yield Sample((special_values(dtype),), label="special")
-        yield Sample((x(PARALLEL),), label="parallel")
-        yield Sample((x(),), label="scalar")
-        yield Sample((x(3, 0),), label="empty")
-        yield Sample((strided(x(5, 7)),), label="strided")
-        yield Sample((x(4, 3, 5).transpose(2, 0, 1),), label="transposed")
+            yield x(n), f"size {n}"
+        yield special_values(dtype), "special"
+        yield x(PARALLEL), "parallel"
+        yield x(), "scalar"
+        yield x(3, 0), "empty"
+        yield strided(x(5, 7)), "strided"
+        yield x(4, 3, 5).transpose(2, 0, 1), "transposed"
+
+    def samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
+        for attributes in cases or ({},):
+            for x, label in operands(rng, dtype):
+                yield Sample((x,), attributes, label)
     return samples
 
 
@@ -108,17 +114,15 @@ def binary_samples(low: float | None = None, high: float | None = None, *, right
     return samples
 
 
-def varied(*cases: dict[str, Any], shape: tuple[int, ...], low: float | None = None, high: float | None = None,
-           specials: bool = True) -> Samples:
-    """One operand of `shape` under several attribute settings, contiguous and strided; specials mixed into one copy."""
+def varied(*cases: dict[str, Any], shape: tuple[int, ...]) -> Samples:
+    """One operand of `shape` under several attribute settings: contiguous, strided, and with special values."""
     def samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         for attributes in cases:
-            label = ", ".join(f"{k}={v}" for k, v in attributes.items())
-            x = random_array(rng, dtype, shape, low, high)
-            yield Sample((x,), attributes, label)
+            label = f"{shape}, " + ", ".join(f"{k}={v}" for k, v in attributes.items())
+            x = random_array(rng, dtype, shape)
+            yield Sample((x,), attributes, f"{label}, parallel" if x.size >= PARALLEL else label)
             yield Sample((strided(x),), attributes, f"{label}, strided")
-            if specials:
-                yield Sample((with_specials(rng, x, dtype),), attributes, f"{label}, special")
+            yield Sample((with_specials(rng, x, dtype),), attributes, f"{label}, special")
     return samples
 
 

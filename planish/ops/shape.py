@@ -22,7 +22,7 @@ from planish.ops.rules import (
     require_same_dtype,
     unbroadcast,
 )
-from planish.ops.samples import Samples, random_array, varied
+from planish.ops.samples import joined, random_array, varied
 from planish.types import Dim, DType, Shape, TensorType, broadcast_shapes, element_count
 from planish.types.dim import maximum as largest
 
@@ -75,8 +75,10 @@ def _reshape_rule(attributes: ShapeAttributes, x: TensorType) -> TensorType:
 
 reshape = define("reshape", "shape", _reshape_rule, lambda a, x: x.reshape(a.shape), operands=1, dtypes=ANY,
                  attributes=ShapeAttributes, traits={"movement", "view"},
-                 samples=varied({"shape": (6, 4)}, {"shape": (24,)}, {"shape": (1, 2, 1, 12)}, {"shape": (2, 3, 4)},
-                                shape=(2, 3, 4)),
+                 samples=joined(varied({"shape": (6, 4)}, {"shape": (24,)}, {"shape": (1, 2, 1, 12)}, {"shape": (2, 3, 4)},
+                                       shape=(2, 3, 4)),
+                                varied({"shape": (5, 0)}, shape=(0, 4)), varied({"shape": ()}, shape=(1, 1)),
+                                varied({"shape": (700, 100)}, shape=(350, 200))),
                  gradient=lambda g, a, y, x: (ops.reshape(g, shape=tuple(x.shape)),))
 
 
@@ -96,8 +98,9 @@ def _show(shape: Shape) -> str:
 
 broadcast_to = define("broadcast_to", "shape", _broadcast_to_rule, lambda a, x: np.broadcast_to(x, a.shape), operands=1,
                       dtypes=ANY, attributes=ShapeAttributes, traits={"movement", "view"},
-                      samples=varied({"shape": (3, 17)}, {"shape": (2, 3, 17)}, {"shape": (3, 1)}, {"shape": (0, 3, 5)},
-                                     shape=(3, 1)),
+                      samples=joined(varied({"shape": (3, 17)}, {"shape": (2, 3, 17)}, {"shape": (3, 1)},
+                                            {"shape": (0, 3, 5)}, shape=(3, 1)),
+                                     varied({"shape": (700, 100)}, shape=(100,))),
                       gradient=lambda g, a, y, x: (unbroadcast(g, tuple(x.shape)),))
 
 
@@ -115,8 +118,9 @@ def _inverse(axes: Sequence[int]) -> tuple[int, ...]:
 
 transpose = define("transpose", "shape", _transpose_rule, lambda a, x: x.transpose(a.axes), operands=1, dtypes=ANY,
                    attributes=AxesAttributes, traits={"movement", "view"},
-                   samples=varied({"axes": (0, 1, 2)}, {"axes": (2, 1, 0)}, {"axes": (1, 2, 0)}, {"axes": (0, 2, 1)},
-                                  shape=(3, 17, 8)),
+                   samples=joined(varied({"axes": (0, 1, 2)}, {"axes": (2, 1, 0)}, {"axes": (1, 2, 0)},
+                                         {"axes": (0, 2, 1)}, shape=(3, 17, 8)),
+                                  varied({"axes": (1, 0)}, shape=(0, 3)), varied({"axes": (1, 0)}, shape=(700, 100))),
                    gradient=lambda g, a, y, x: (ops.transpose(g, axes=_inverse(a.axes)),))
 
 
@@ -152,10 +156,11 @@ def _span(count: Dim, step: int) -> Dim:
 
 slice_ = define("slice", "shape", _slice_rule, lambda a, x: x[_slices(a)], operands=1, dtypes=ANY,
                 attributes=SliceAttributes, traits={"movement", "view"},
-                samples=varied({"starts": (0, 0), "stops": (7, 17), "steps": (1, 1)},
-                               {"starts": (2, 3), "stops": (6, 17), "steps": (1, 4)},
-                               {"starts": (3, 1), "stops": (3, 16), "steps": (1, 2)},
-                               {"starts": (0, 0), "stops": (7, 1), "steps": (7, 1)}, shape=(7, 17)),
+                samples=joined(varied({"starts": (0, 0), "stops": (7, 17), "steps": (1, 1)},
+                                      {"starts": (2, 3), "stops": (6, 17), "steps": (1, 4)},
+                                      {"starts": (3, 1), "stops": (3, 16), "steps": (1, 2)},
+                                      {"starts": (0, 0), "stops": (7, 1), "steps": (7, 1)}, shape=(7, 17)),
+                               varied({"starts": (1, 1), "stops": (700, 201), "steps": (1, 2)}, shape=(700, 201))),
                 gradient=_slice_gradient)
 
 
@@ -191,10 +196,10 @@ def _pad_gradient(g: Any, a: PadAttributes, y: Any, x: Any, fill: Any) -> Sequen
 def _pad_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     cases = varied({"low": (0, 0), "high": (0, 0), "interior": (0, 0)}, {"low": (1, 2), "high": (3, 0), "interior": (0, 0)},
                    {"low": (0, 1), "high": (1, 5), "interior": (2, 1)}, shape=(5, 17))
-    empty: Samples = varied({"low": (2, 1), "high": (0, 1), "interior": (1, 0)}, shape=(0, 3))
-    for source in (cases, empty):
-        for sample in source(rng, dtype):
-            yield Sample((*sample.operands, random_array(rng, dtype, ())), sample.attributes, sample.label)
+    empty = varied({"low": (2, 1), "high": (0, 1), "interior": (1, 0)}, shape=(0, 3))
+    large = varied({"low": (1, 2), "high": (3, 0), "interior": (0, 1)}, shape=(700, 100))
+    for sample in joined(cases, empty, large)(rng, dtype):
+        yield Sample((*sample.operands, random_array(rng, dtype, ())), sample.attributes, sample.label)
 
 
 pad = define("pad", "shape", _pad_rule, lambda a, x, fill: padded(x, fill, a.low, a.high, a.interior), operands=2,
@@ -250,5 +255,6 @@ def _reverse_rule(attributes: AxesAttributes, x: TensorType) -> TensorType:
 
 reverse = define("reverse", "shape", _reverse_rule, lambda a, x: np.flip(x, a.axes), operands=1, dtypes=ANY,
                  attributes=AxesAttributes, traits={"movement"},
-                 samples=varied({"axes": (0,)}, {"axes": (1,)}, {"axes": (0, 1)}, {"axes": ()}, shape=(3, 17)),
+                 samples=joined(varied({"axes": (0,)}, {"axes": (1,)}, {"axes": (0, 1)}, {"axes": ()}, shape=(3, 17)),
+                                varied({"axes": (0,)}, shape=(0, 3)), varied({"axes": (1,)}, shape=(700, 100))),
                  gradient=lambda g, a, y, x: (ops.reverse(g, axes=a.axes),))

@@ -79,3 +79,74 @@ def erfc(x: np.ndarray) -> np.ndarray:
     tail = _erfc_tail(np.where(far, np.minimum(a, 28), 28.0))
     y = np.where(far, np.where(x > 0, tail, 2 - tail), y)
     return np.where(np.isnan(x), x, np.where(x >= 28, 0.0, np.where(x <= -6, 2.0, y)))
+
+
+_GAMMA_NEAR_TWO = ([7.72156649015328655494e-02, 6.73523010531292681824e-02, 7.38555086081402883957e-03,
+                    1.19270763183362067845e-03, 2.20862790713908385557e-04, 2.52144565451257326939e-05],
+                   [3.22467033424113591611e-01, 2.05808084325167332806e-02, 2.89051383673415629091e-03,
+                    5.10069792153511336608e-04, 1.08011567247583939954e-04, 4.48640949618915160150e-05])
+_GAMMA_MINIMUM = (1.46163214496836224576e+00, -1.21486290535849611461e-01, -3.63867699703950536541e-18)
+_GAMMA_NEAR_MINIMUM = ([4.83836122723810047042e-01, -3.27885410759859649565e-02, 6.10053870246291332635e-03,
+                        -1.40346469989232843813e-03, 3.15632070903625950361e-04],
+                       [-1.47587722994593911752e-01, 1.79706750811820387126e-02, -3.68452016781138256760e-03,
+                        8.81081882437654011382e-04, -3.12754168375120860518e-04],
+                       [6.46249402391333854778e-02, -1.03142241298341437450e-02, 2.25964780900612472250e-03,
+                        -5.38595305356740546715e-04, 3.35529192635519073543e-04])
+_GAMMA_NEAR_ONE = ([-7.72156649015328655494e-02, 6.32827064025093366517e-01, 1.45492250137234768737e+00,
+                    9.77717527963372745603e-01, 2.28963728064692451092e-01, 1.33810918536787660377e-02],
+                   [1.0, 2.45597793713041134822e+00, 2.12848976379893395361e+00, 7.69285150456672783825e-01,
+                    1.04222645593369134254e-01, 3.21709242282423911810e-03])
+_GAMMA_TO_EIGHT = ([-7.72156649015328655494e-02, 2.14982415960608852501e-01, 3.25778796408930981787e-01,
+                    1.46350472652464452805e-01, 2.66422703033638609560e-02, 1.84028451407337715652e-03,
+                    3.19475326584100867617e-05],
+                   [1.0, 1.39200533467621045958e+00, 7.21935547567138069525e-01, 1.71933865632803078993e-01,
+                    1.86459191715652901344e-02, 7.77942496381893596434e-04, 7.32668430744625636189e-06])
+_GAMMA_FAR = (4.18938533204672725052e-01,
+              [8.33333333333329678849e-02, -2.77777777728775536470e-03, 7.93650558643019558500e-04,
+               -5.95187557450339963135e-04, 8.36339918996282139126e-04, -1.63092934096575273989e-03])
+
+
+def lgamma(x: np.ndarray) -> np.ndarray:
+    """log |gamma(x)|; infinite at 0 and the negative integers."""
+    x = np.asarray(x, np.float64)
+    a = np.abs(x)
+    below = np.minimum(a, 2)
+    y = np.where(a < 2, _lgamma_below_two(below), np.where(a < 8, _lgamma_to_eight(np.clip(a, 2, 8)), _lgamma_far(a)))
+    sine = np.abs(np.sin(np.pi * (a - np.rint(a))))
+    mirrored = np.log(np.pi / (sine * a)) - y
+    y = np.where((x < 0) & (np.floor(x) != x), mirrored, y)
+    return np.where(np.isinf(x) | ((x <= 0) & (np.floor(x) == x)), np.inf, np.where(np.isnan(x), x, y))
+
+
+def _lgamma_below_two(x: np.ndarray) -> np.ndarray:
+    low = x <= 0.9  # there, gamma(x) = gamma(x + 1) / x
+    up = np.where(low, x + 1, x)
+    near_two = np.where(low, 1 - x, 2 - x)
+    z = near_two * near_two
+    at_two = near_two * _polynomial(_GAMMA_NEAR_TWO[0], z) + z * _polynomial(_GAMMA_NEAR_TWO[1], z) - 0.5 * near_two
+    least, value, rest = _GAMMA_MINIMUM
+    d = np.where(low, x - (least - 1), x - least)
+    w = d * d * d
+    p1, p2, p3 = (_polynomial(c, w) for c in _GAMMA_NEAR_MINIMUM)
+    at_least = value + (d * d * p1 - (rest - w * (p2 + d * p3)))
+    e = np.where(low, x, x - 1)
+    at_one = -0.5 * e + e * _rational(_GAMMA_NEAR_ONE, e)
+    y = np.where(up >= 1.7316, at_two, np.where(up >= np.where(low, 1.23164, 1.23), at_least, at_one))
+    return np.where(low, y - np.log(np.where(low, x, 1)), y)
+
+
+def _lgamma_to_eight(x: np.ndarray) -> np.ndarray:
+    whole = np.floor(x)
+    y = x - whole
+    result = 0.5 * y + y * _rational(_GAMMA_TO_EIGHT, y)
+    factors = np.ones_like(x)
+    for k in range(2, 7):
+        factors = factors * np.where(k < whole, y + k, 1)
+    return result + np.log(factors)
+
+
+def _lgamma_far(x: np.ndarray) -> np.ndarray:
+    x = np.maximum(x, 8)
+    z = 1 / x
+    series = _GAMMA_FAR[0] + z * _polynomial(_GAMMA_FAR[1], z * z)
+    return (x - 0.5) * (np.log(x) - 1) + np.where(x < 2.0 ** 58, series, 0)

@@ -47,6 +47,25 @@ def _in_float64(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.nd
     return lambda x: function(x.astype(np.float64)).astype(x.dtype)
 
 
+_DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760)
+
+
+def digamma(x: Any) -> Any:
+    """The slope of lgamma: recurrence up to 8, then the asymptotic series; reflection below a half (Abramowitz and Stegun,
+    6.3.5, 6.3.7 and 6.3.18)."""
+    mirror = ops.lt(x, 0.5)
+    z = ops.select(mirror, 1.0 - x, x)
+    w = z + 8.0
+    inverse = 1.0 / (w * w)
+    series = inverse * 0.0
+    for c in reversed(_DIGAMMA):
+        series = (series + c) * inverse
+    result = ops.log(w) - 0.5 / w - series
+    for i in range(8):
+        result = result - 1.0 / (z + float(i))
+    return ops.select(mirror, result - math.pi / ops.tan(x * math.pi), result)
+
+
 # --- arithmetic
 neg = unary("neg", np.negative, lambda g, y, x: ops.neg(g), dtypes=NUMBERS, tolerance="exact")
 abs_ = unary("abs", np.abs, lambda g, y, x: g * ops.sign(x), dtypes=NUMBERS, tolerance="exact")
@@ -83,6 +102,7 @@ atanh = unary("atanh", np.arctanh, lambda g, y, x: g / (1.0 - x * x), between=(-
 # --- special functions
 erf = unary("erf", _in_float64(special.erf), lambda g, y, x: g * ops.exp(ops.neg(x * x)) * _PI_2)
 erfc = unary("erfc", _in_float64(special.erfc), lambda g, y, x: g * ops.exp(ops.neg(x * x)) * -_PI_2)
+lgamma = unary("lgamma", _in_float64(special.lgamma), lambda g, y, x: g * digamma(x), between=(-4, 30))
 
 # --- rounding: piecewise constant
 floor = unary("floor", np.floor, tolerance="exact")

@@ -72,11 +72,12 @@ def dtype_of(what: object) -> DType:
         return what
     if isinstance(what, str) and what in _BY_NAME:
         return _BY_NAME[what]
+    of = what if isinstance(what, type) else getattr(what, "dtype", what)
     try:
-        found = _BY_NUMPY.get(np.dtype(getattr(what, "dtype", what)).newbyteorder("="))
+        found = _BY_NUMPY.get(np.dtype(of).newbyteorder("="))
     except TypeError:
         found = None
     if found is None:
         known = ", ".join(d.name for d in DTYPES)
-        raise UnsupportedDType(f"dtype {getattr(what, 'dtype', what)} is not supported; supported are {known}")
+        raise UnsupportedDType(f"dtype {of} is not supported; supported are {known}")
     return found
