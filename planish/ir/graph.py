@@ -109,25 +109,24 @@ def carry_note(notes: dict[Node, Note], old: Node, new: Node, rule: str = "") ->
 
 
 def rebuild(node: Node, operands: tuple[Node, ...]) -> Node:
-    """The same op on other operands; itself when they are the same."""
-    return node if operands == node.operands else make_node(node.op, operands, node.attributes)
+    """The same op on other operands; itself when they are the same. Operands of the same types give the same type."""
+    if operands == node.operands:
+        return node
+    alike = all(new.type == old.type for new, old in zip(operands, node.operands, strict=True))
+    return make_node(node.op, operands, node.attributes, node.type if alike else None)
 
 
 def topological(roots: Iterable[Node]) -> list[Node]:
     """Operands before users, iteratively (deep graphs do not overflow the stack)."""
     order: dict[Node, None] = {}
-    for root in roots:
-        stack = [(root, 0)]
-        while stack:
-            node, position = stack.pop()
-            if node in order:
-                continue
-            if position < len(node.operands):
-                stack.append((node, position + 1))
-                if node.operands[position] not in order:
-                    stack.append((node.operands[position], 0))
-            else:
-                order[node] = None
+    stack = list(roots)[::-1]
+    while stack:
+        node = stack[-1]
+        waiting = [] if node in order else [o for o in node.operands if o not in order]
+        if waiting:
+            stack += waiting[::-1]
+        else:
+            order[stack.pop()] = None
     return list(order)
 
 

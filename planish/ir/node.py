@@ -71,12 +71,13 @@ class Node(Algebra):
 _interned: WeakValueDictionary[tuple, Node] = WeakValueDictionary()
 
 
-def make_node(op: Op, operands: tuple[Node, ...], attributes: Any = NoAttributes()) -> Node:
-    """The node of this op, operands and attributes; its type by the op's rule. Raises TypeRuleError."""
+def make_node(op: Op, operands: tuple[Node, ...], attributes: Any = NoAttributes(), type_: Types | None = None) -> Node:
+    """The node of this op, operands and attributes; its type by the op's rule (or `type_`, where that is known to be what
+    the rule gives). Raises TypeRuleError."""
     key = (op, operands, attributes)
     found = _interned.get(key)
     if found is None:
-        type_ = op.infer(attributes, *(o.type for o in operands))
+        type_ = op.infer(attributes, *(o.type for o in operands)) if type_ is None else type_
         found = _interned.setdefault(key, Node(op, operands, attributes, type_))
     return found
 
