@@ -41,13 +41,14 @@ LIBM_SYMBOLS = ("cos", "fmod", "fmodf", "lgamma", "sin", "tan")
 
 _NEAR = 0.51  # through f64: half an ULP and what a double loses
 
+# exp, log, tanh, erf, sigmoid, sin and cos of float32 hold over every argument of their interesting range
 ULP: dict[str, dict[str, float]] = {
     "exp": {"float32": 1.1, "float64": 1.1}, "exp2": {"float32": _NEAR, "float64": 1.2},
     "expm1": {"float32": _NEAR, "float64": 2.0},
     "log": {"float32": 1.0, "float64": 1.0}, "log2": {"float32": _NEAR, "float64": 0.6},
     "log10": {"float32": _NEAR, "float64": 0.6}, "log1p": {"float32": _NEAR, "float64": 1.5},
     "sin": {"float32": 1.6, "float64": 1.6}, "cos": {"float32": 1.6, "float64": 1.6},
-    "tan": {"float32": _NEAR, "float64": 3.0},
+    "tan": {"float32": _NEAR, "float64": 3.5},
     "asin": {"float32": _NEAR, "float64": 2.5}, "acos": {"float32": _NEAR, "float64": 2.0},
     "atan": {"float32": _NEAR, "float64": 2.0}, "atan2": {"float32": _NEAR, "float64": 3.0},
     "sinh": {"float32": _NEAR, "float64": 3.0}, "cosh": {"float32": _NEAR, "float64": 2.0},
