@@ -254,8 +254,8 @@ def test_narrow_rounding_is_to_even(dtype):
 
 def test_float64_to_float16_rounds_once():
     """A hair beside a tie of float16, too fine for float32: rounding by way of it would go the wrong way."""
-    halves = np.random.default_rng(4).integers(0, 0x7BFF, N).astype(np.uint16).view(np.float16).astype(np.float64)
-    ties = halves + np.spacing(halves.astype(np.float16)).astype(np.float64) / 2
+    halves = np.random.default_rng(4).integers(0, 0x7BFF, N).astype(np.uint16).view(np.float16)
+    ties = halves.astype(np.float64) + np.spacing(halves).astype(np.float64) / 2
     x = np.concatenate([ties * (1 + 1e-12), ties * (1 - 1e-12), -ties * (1 + 1e-12), ties])
     got = harness.run("cast", ("float64",), "float16", x)
     harness.assert_same_bits(got, x.astype(np.float16), "float64 -> float16", x)
