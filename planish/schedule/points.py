@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Union
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from planish.schedule.kernel import Axis
 from planish.types import Dim, Symbol
 from planish.types.dim import Atom, Extreme, Quotient
 
-Number = Union[int, np.ndarray]
+Number = int | np.ndarray
 Environment = Mapping[str, Number]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Union
+from typing import Literal
 
 import numpy as np
 
@@ -75,7 +75,7 @@ class CheckStep:
         return ()
 
 
-Step = Union[Launch, CheckStep]
+Step = Launch | CheckStep
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,9 +112,10 @@ def phases(program: Program) -> Iterator[tuple[int, Step]]:
 
 
 def live_ranges(program: Program) -> dict[str, tuple[int, int]]:
-    """buffer name -> the first and last phase that touches it."""
+    """buffer name -> the first and last phase that touches it; the outputs live on after the last phase."""
     found: dict[str, tuple[int, int]] = {}
+    phase = 0
     for phase, step in phases(program):
         for name in (*step.reads, *step.writes):
             found[name] = (found.get(name, (phase, phase))[0], phase)
-    return found
+    return {name: (first, phase + 1 if name in program.outputs else last) for name, (first, last) in found.items()}

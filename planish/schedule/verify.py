@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from keyword import iskeyword
-from typing import Union
 
 import numpy as np
 
@@ -41,8 +40,8 @@ CONTEXT = 5  # lines of IR shown on each side of a fault
 
 _RESERVED = {d.short for d in DTYPES} | {"inf", "nan", "max", "min"}
 
-Place = tuple[Union[Dim, Scalar], ...]
-Where = Union[Stage, Sort, None]
+Index = tuple[Dim | Scalar, ...]
+Where = Stage | Sort | None
 
 
 def verify_kernel(kernel: Kernel, after: str = "") -> Kernel:
@@ -134,11 +133,11 @@ class _Checker:
     def stage(self, stage: Stage | Sort) -> Iterator[str]:
         scope = {a.name for a in self.kernel.shared}
         yield from self.scope(stage_axes(stage), scope)
-        yield from self.sort_form(stage) if isinstance(stage, Sort) else self.form(stage)
         for scalar in walk(*stage_values(stage)):
             for dim in own_dims(scalar):
                 yield from self.in_scope(dim, scope, spell(scalar))
             yield from self.scalar(scalar)
+        yield from self.sort_form(stage) if isinstance(stage, Sort) else self.form(stage)
         for store in stage_stores(stage):
             for dim in (i for i in store.index if isinstance(i, (int, Expr))):
                 yield from self.in_scope(dim, scope, spell_load(store.buffer, store.index))
@@ -260,7 +259,7 @@ class _Checker:
             inner = (Axis(stage.axis.name, stage.count),)
         yield from self.outside(outer + inner, plain)
 
-    def outside(self, axes: tuple[Axis, ...], places: list[tuple[Buffer, Place]]) -> Iterator[str]:
+    def outside(self, axes: tuple[Axis, ...], places: list[tuple[Buffer, Index]]) -> Iterator[str]:
         """Indices for which a point of the loops is found that is out of range."""
         points, count = corner_points(self.sizes, axes)
         for buffer, index in places:

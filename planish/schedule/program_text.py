@@ -1,0 +1,170 @@
+"""The program IR as text: prints, and parses back to an equal program.
+
+    program mlp(x) -> (y) where N in 1..64 {
+      x: f32[N, 4] = input 0
+      w: f32[4, 512] order(1, 0) = constant 0 @c0
+      b: f32[2] = constant 1 [0.5, -1.0]
+      t: f32[N, 512] = arena 128*N
+      y: f32[N, 512] = output 0
+      arena 2176*N
+      k0(x, w) -> (t) no barrier
+      check ok 1 IndexError 'index out of range'
+      k1(t) -> (y)
+    }
+    kernel k0(...) -> (...) {
+      ...
+    }
+
+A launch is followed by a barrier unless it says no. Constants of up to 16 elements are written out; larger ones as
+`@c0`, kept in `program_constants`. The kernels follow in the form of `schedule/text.py`.
+"""
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from planish.errors import ParseError
+from planish.schedule.expression import Scope
+from planish.schedule.kernel import Kernel
+from planish.schedule.program import CheckStep, Launch, Place, Program, Step
+from planish.schedule.text import (
+    code_lines,
+    matched,
+    parse_buffer,
+    parse_kernel,
+    parse_ranges,
+    print_buffer,
+    print_kernel,
+    print_ranges,
+    split_commas,
+)
+from planish.types import Dim, Symbol, symbols_of
+
+INLINE = 16  # constants up to this many elements are written out
+
+
+# --- printing
+
+def print_program(program: Program, *, mark: Step | Place | None = None) -> str:
+    """The text of a program and its kernels; `mark` puts an arrow before one step or buffer."""
+    return "\n".join([print_steps(program, mark=mark), *map(print_kernel, program.kernels)])
+
+
+def print_steps(program: Program, *, mark: Step | Place | None = None) -> str:
+    """The text of a program without its kernels."""
+    ranges = print_ranges(program.symbols)
+    lines = [f"program {program.name}({', '.join(program.inputs)}) -> ({', '.join(program.outputs)}){ranges} {{"]
+    lines += [_marked(_place(program, p), p is mark) for p in program.buffers]
+    lines.append(f"  arena {program.arena_bytes}")
+    lines += [_marked(_step(s), s is mark) for s in program.steps]
+    return "\n".join([*lines, "}"])
+
+
+def program_constants(program: Program) -> dict[str, np.ndarray]:
+    """The large constants by the names the text gives them."""
+    return {f"c{i}": array for i, array in enumerate(program.constants) if array.size > INLINE}
+
+
+def _marked(line: str, is_mark: bool) -> str:
+    return ("->" if is_mark else "  ") + line
+
+
+def _place(program: Program, place: Place) -> str:
+    where = place.offset if place.kind == "arena" else place.position
+    line = f"{print_buffer(place.buffer)} = {place.kind} {where}"
+    if place.kind != "constant" or place.position >= len(program.constants):
+        return line
+    array = program.constants[place.position]
+    if array.size > INLINE:
+        return f"{line} @c{place.position}"
+    return f"{line} [{', '.join(map(_number, array.reshape(-1)))}]"
+
+
+def _number(value: np.generic) -> str:
+    return repr(value.item()) if value.dtype.kind in "biu" else repr(float(value))
+
+
+def _step(step: Step) -> str:
+    if isinstance(step, CheckStep):
+        return f"check {step.buffer} {step.code} {step.error} {step.message!r}"
+    sides = (", ".join(names) for names in (step.reads, step.writes))
+    return f"{step.kernel.name}({next(sides)}) -> ({next(sides)})" + " no barrier" * (not step.barrier)
+
+
+# --- parsing
+
+_HEAD = re.compile(r"program (\w+)\((.*?)\) -> \((.*?)\)(?: where (.*))? \{$")
+_PLACE = re.compile(r"(.*?) = (input|output|constant|arena) (.*?)(?: (\[.*\]|@c\d+))?$")
+_LAUNCH = re.compile(r"(\w+)\((.*)\) -> \((.*)\)( no barrier)?$")
+_CHECK = re.compile(r"check (\w+) (\d+) (\w+) (.*)$")
+
+
+def parse_program(text: str, constants: Mapping[str, np.ndarray] | None = None) -> Program:
+    """The program a text stands for; `constants` are those of `program_constants`. Raises ParseError."""
+    first, *rest = (c for c in re.split(r"(?m)^(?=program |kernel )", text) if c.strip())
+    kernels = {k.name: k for k in map(parse_kernel, rest)}
+    return _Parser(code_lines(first), kernels, constants or {}).program()
+
+
+class _Parser:
+    def __init__(self, lines: list[str], kernels: Mapping[str, Kernel], constants: Mapping[str, np.ndarray]):
+        self.lines, self.kernels, self.given = lines, kernels, constants
+        self.scope = Scope()
+        self.buffers: list[Place] = []
+        self.steps: list[Step] = []
+        self.constants: dict[int, np.ndarray] = {}
+        self.arena: Dim = 0
+
+    def program(self) -> Program:
+        name, inputs, outputs, ranges = matched(_HEAD, self.lines[0], "the head of a program")
+        if self.lines[-1] != "}":
+            raise ParseError(f"program {name} has no end")
+        parse_ranges(ranges or "", self.scope)
+        symbols = tuple(self.symbols())
+        for line in self.lines[1:-1]:
+            self.line(line)
+        constants = tuple(self.constants[i] for i in sorted(self.constants))
+        return Program(name, tuple(split_commas(inputs)), tuple(split_commas(outputs)), tuple(self.buffers),
+                       tuple(self.steps), constants, symbols, self.arena)
+
+    def symbols(self) -> Iterator[Symbol]:
+        for name, dim in self.scope.dims.items():
+            yield symbols_of(dim)[name]
+
+    def line(self, line: str) -> None:
+        if line.startswith("arena "):
+            self.arena = self.scope.dim(line.removeprefix("arena "))
+        elif line.startswith("check "):
+            buffer, code, error, message = matched(_CHECK, line, "a check")
+            self.steps.append(CheckStep(buffer, int(code), error, ast.literal_eval(message)))
+        elif _PLACE.match(line):
+            self.buffers.append(self.place(line))
+        else:
+            self.steps.append(self.launch(line))
+
+    def launch(self, line: str) -> Launch:
+        name, reads, writes, loose = matched(_LAUNCH, line, "a line of a program")
+        if name not in self.kernels:
+            raise ParseError(f"{line!r}: no kernel {name} in the text")
+        return Launch(self.kernels[name], (*split_commas(reads), *split_commas(writes)), not loose)
+
+    def place(self, line: str) -> Place:
+        declared, kind, where, content = matched(_PLACE, line, "a buffer of a program")
+        buffer = parse_buffer(declared, self.scope)
+        if kind == "arena":
+            return Place(buffer, "arena", offset=self.scope.dim(where))
+        place = Place(buffer, kind, int(where))  # type: ignore[arg-type]  # one of Kind, by the pattern
+        if kind == "constant":
+            self.constants[place.position] = self.constant(place, content or "")
+        return place
+
+    def constant(self, place: Place, content: str) -> np.ndarray:
+        if content.startswith("@"):
+            if content[1:] not in self.given:
+                raise ParseError(f"no constant is given for {content}")
+            return self.given[content[1:]]
+        values = [ast.literal_eval(v) if v not in ("inf", "-inf", "nan") else float(v) for v in split_commas(content[1:-1])]
+        return np.array(values, place.buffer.dtype.numpy).reshape([int(d) for d in place.buffer.shape])

@@ -1,0 +1,178 @@
+"""The verifier of the program IR: every launch fits its kernel, and nothing is read before, while or after it is due.
+
+In: a program. Out: the same program, or VerificationError with the fault, the line marked and the lines around it.
+Where sizes are symbols, offsets are compared at the ends of their ranges.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from planish.errors import VerificationError
+from planish.ops.check import error_class
+from planish.schedule.points import corner_points, dim_values
+from planish.schedule.program import CheckStep, Launch, Place, Program, Step, live_ranges, phases
+from planish.schedule.program_text import print_steps
+from planish.schedule.verify import CONTEXT, verify_kernel
+from planish.types import BOOL, dtype_of, symbols_of
+
+Where = Step | Place | None
+
+
+def verify_program(program: Program, after: str = "") -> Program:
+    """The program itself, if it is well formed, its kernels too. Raises VerificationError."""
+    for kernel in program.kernels:
+        verify_kernel(kernel, after)
+    for where, fault in _faults(program):
+        raise VerificationError(_report(program, where, fault, after))
+    return program
+
+
+def _report(program: Program, where: Where, fault: str, after: str) -> str:
+    lines = print_steps(program, mark=where).splitlines()
+    at = next((i for i, line in enumerate(lines) if line.startswith("->")), 0)
+    around = "\n".join(lines[max(0, at - CONTEXT):at + CONTEXT + 1])
+    return f"{f'after {after}: ' if after else ''}program {program.name}: {fault}\n{around}"
+
+
+def _faults(program: Program) -> Iterator[tuple[Where, str]]:
+    yield from _head(program)
+    yield from _launches(program)
+    yield from _order(program)
+    yield from _barriers(program)
+    yield from _arena(program)
+
+
+# --- form
+
+def _head(program: Program) -> Iterator[tuple[Where, str]]:
+    places = program.places
+    if len(places) < len(program.buffers):
+        yield None, "two buffers have one name"
+    names = [k.name for k in program.kernels]
+    yield from ((None, f"two kernels are called {n}") for n in dict.fromkeys(names) if names.count(n) > 1)
+    for name in (*program.inputs, *program.outputs):
+        if name not in places:
+            yield None, f"{name} is not a buffer of the program"
+    for i, name in enumerate(program.inputs):
+        if (places[name].kind, places[name].position) != ("input", i):
+            yield places[name], f"{name} is not in the place of input {i}"
+    known = {s.name for s in program.symbols}
+    for place in program.buffers:
+        yield from ((place, fault) for fault in _place(program, place, known))
+
+
+def _place(program: Program, place: Place, known: set[str]) -> Iterator[str]:
+    for dim in (*place.buffer.shape, place.offset):
+        yield from (f"{n} is not a symbol of the program" for n in symbols_of(dim) if n not in known)
+    if place.kind == "output" and program.outputs[place.position:place.position + 1] != (place.name,):
+        yield f"{place.name} is not output {place.position}"
+    if place.kind != "constant":
+        return
+    if place.position >= len(program.constants):
+        yield f"there is no constant {place.position}"
+        return
+    array = program.constants[place.position]
+    if dtype_of(array) is not place.buffer.dtype or array.shape != place.buffer.shape:
+        yield f"the constant is {dtype_of(array)} of shape {array.shape}"
+
+
+def _launches(program: Program) -> Iterator[tuple[Where, str]]:
+    places, known = program.places, {s.name for s in program.symbols}
+    for step in program.steps:
+        missing = [n for n in (*step.reads, *step.writes) if n not in places]
+        if missing:
+            yield step, f"{missing[0]} is not a buffer of the program"
+        elif isinstance(step, CheckStep):
+            yield from ((step, fault) for fault in _check(step, places))
+        else:
+            yield from ((step, fault) for fault in _arguments(step, places))
+            unknown = [n for n in step.kernel.symbols if n not in known]
+            yield from ((step, f"{n} of {step.kernel.name} is not a symbol of the program") for n in unknown)
+
+
+def _check(step: CheckStep, places: dict[str, Place]) -> Iterator[str]:
+    type_ = places[step.buffer].buffer.type
+    if type_.dtype is not BOOL or type_.size != 1:
+        yield f"a check looks at one bool; {step.buffer} is {type_}"
+    if step.code == 0:
+        yield "the code 0 means that all is well"
+    if error_class(step.error) is None:
+        yield f"{step.error} is not the name of a built-in exception"
+
+
+def _arguments(step: Launch, places: dict[str, Place]) -> Iterator[str]:
+    wanted = step.kernel.arguments
+    if len(step.arguments) != len(wanted):
+        yield f"{step.kernel.name} takes {len(wanted)} buffers, not {len(step.arguments)}"
+    for name, buffer in zip(step.arguments, wanted, strict=False):
+        given = places[name].buffer
+        if given.dtype is not buffer.dtype or given.type.size != buffer.type.size:
+            yield f"{name} is {given.type}; {step.kernel.name} takes {buffer.type} for {buffer.name}"
+    for name in step.writes:
+        if places[name].kind in ("input", "constant"):
+            yield f"{step.kernel.name} writes to {name}, which is {places[name].kind} {places[name].position}"
+
+
+# --- order
+
+def _order(program: Program) -> Iterator[tuple[Where, str]]:
+    written = {p.name for p in program.buffers if p.kind in ("input", "constant")}
+    for step in program.steps:
+        yield from ((step, f"{name} is read before it is written") for name in step.reads if name not in written)
+        written |= set(step.writes)
+    yield from ((None, f"the output {name} is never written") for name in program.outputs if name not in written)
+
+
+def _barriers(program: Program) -> Iterator[tuple[Where, str]]:
+    """Launches that may run at the same time: none writes what another touches."""
+    together: list[Launch] = []
+    last = -1
+    for phase, step in phases(program):
+        together = together if phase == last else []
+        last = phase
+        if isinstance(step, CheckStep):
+            continue
+        for other in together:
+            shared = {*step.reads, *step.writes} & set(other.writes) | set(step.writes) & set(other.reads)
+            for name in sorted(shared):
+                yield step, f"{name} is used by {other.kernel.name} too, with no barrier between"
+        together.append(step)
+
+
+# --- the arena
+
+def _arena(program: Program) -> Iterator[tuple[Where, str]]:
+    """Buffers that live at the same time lie apart; each lies inside the arena, aligned to its elements."""
+    live = live_ranges(program)
+    placed = [p for p in program.buffers if p.kind == "arena" and p.name in live]
+    sizes, count = corner_points(program.symbols, ())
+    for i in range(count):
+        at = {n: int(v[i]) for n, v in sizes.items()}  # type: ignore[index]
+        spans = {p.name: _span(p, at) for p in placed}
+        where = " at " + ", ".join(f"{n}={v}" for n, v in at.items()) if at else ""
+        yield from ((p, fault + where) for p in placed for fault in _inside(p, spans[p.name], program, at))
+        for a, b in combinations(placed, 2):
+            if _overlap(spans[a.name], spans[b.name]) and _meet(live[a.name], live[b.name]):
+                yield b, f"{b.name} overlaps {a.name}, which lives at the same time{where}"
+
+
+def _span(place: Place, sizes: dict[str, int]) -> tuple[int, int]:
+    start = int(dim_values(place.offset, sizes))
+    return start, start + int(dim_values(place.bytes, sizes))
+
+
+def _inside(place: Place, span: tuple[int, int], program: Program, sizes: dict[str, int]) -> Iterator[str]:
+    total = int(dim_values(program.arena_bytes, sizes))
+    if span[0] < 0 or span[1] > total:
+        yield f"{place.name} lies at {span[0]}..{span[1]}, outside the arena of {total} bytes"
+    if span[0] % place.buffer.dtype.itemsize:
+        yield f"{place.name} lies at {span[0]}, which is not aligned to its elements"
+
+
+def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return max(a[0], b[0]) < min(a[1], b[1])
+
+
+def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return max(a[0], b[0]) <= min(a[1], b[1])
