@@ -42,6 +42,18 @@ def say(message: str) -> None:
         print(f"\r\033[K{message}", end="", file=sys.stderr, flush=True)
 
 
+def run(name: str, options: argparse.Namespace) -> report.Result:
+    """One workload. The machine's limit is probed in the same rounds as the peers; its best counts, as theirs."""
+    w, at_least = WORKLOADS[name](), []
+
+    def probe() -> None:
+        at_least.append(limits.seconds_at_least(w.flops, w.read_bytes, w.write_bytes, options.threads))
+
+    outcomes = race(name, options.peers, options.threads, options.rounds, say, probe)
+    say("")
+    return report.Result(w, outcomes, min(at_least))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(argv)
     processors = sorted(os.sched_getaffinity(0))[:options.threads]
@@ -61,11 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     results = []
     for name in options.only:
-        outcomes = race(name, options.peers, options.threads, options.rounds, say)
-        say("")
-        w = WORKLOADS[name]()
-        at_least = limits.seconds_at_least(w.flops, w.read_bytes, w.write_bytes, options.threads)
-        results.append(report.Result(w, outcomes, at_least))
+        results.append(run(name, options))
         print(report.table(results[-1]) + "\n", flush=True)
 
     print("versions   " + ", ".join(f"{k} {v}" for k, v in report.versions(results).items()))

@@ -152,7 +152,6 @@ def _seconds(names: Sequence[str], bytes_: int, threads: int) -> float:
     return min(_best_seconds(_kernels()[0][name], blocks) for name in names)
 
 
-@cache
 def seconds_to_move(read: int, write: int, threads: int) -> float:
     """To copy what is both read and written, and read or write the rest; by plain or non-temporal
     stores."""
@@ -161,7 +160,6 @@ def seconds_to_move(read: int, write: int, threads: int) -> float:
             + _seconds(["write", "write_nontemporal"], write - both, threads))
 
 
-@cache
 def flops_per_second(threads: int) -> float:
     count, lanes = 10_000, _lanes()
     arrays = [(_aligned(64 * CHAINS), _aligned(64)) for _ in range(threads)]

@@ -119,9 +119,9 @@ def relative_error(output: np.ndarray, reference: np.ndarray) -> float:
     return float(np.max(np.abs(output - reference)) / np.max(np.abs(reference)))
 
 
-def race(name: str, peers: Sequence[str], threads: int, rounds: int,
-         say: Callable[[str], None]) -> list[Outcome]:
-    """Run one workload on all peers that are installed."""
+def race(name: str, peers: Sequence[str], threads: int, rounds: int, say: Callable[[str], None],
+         after_round: Callable[[], None] = lambda: None) -> list[Outcome]:
+    """Run one workload on all installed peers. `after_round` is where the machine itself can be probed."""
     outcomes = {peer: Outcome(peer) for peer in peers}
     running: dict[str, WorkerProcess] = {}
     with tempfile.TemporaryDirectory(prefix="planish-bench-") as folder:
@@ -135,7 +135,10 @@ def race(name: str, peers: Sequence[str], threads: int, rounds: int,
                 say(f"{name}: {peer} prepares")
                 running[peer] = WorkerProcess(peer, name, threads, Path(folder))
                 attempt(outcome, running, lambda o, w: prepare(o, w, workload, reference, Path(folder)))
-            interleave(outcomes, running, rounds, lambda i: say(f"{name}: round {i + 1} of {rounds}"))
+            for i in range(rounds):
+                say(f"{name}: round {i + 1} of {rounds}")
+                run_round(i, outcomes, running)
+                after_round()
         finally:
             for worker in running.values():
                 worker.__exit__()
@@ -166,20 +169,17 @@ def prepare(outcome: Outcome, worker: WorkerProcess, workload: Workload, referen
         outcome.status, outcome.detail = "wrong", f"error {outcome.error:.1e} over {workload.tolerance:.0e}"
 
 
-def interleave(outcomes: dict[str, Outcome], running: dict[str, WorkerProcess], rounds: int,
-               progress: Callable[[int], None]) -> None:
-    """Time all peers in each round; who begins moves on by one from round to round."""
-    calls: dict[str, int] = {}
-
-    def measure(outcome: Outcome, worker: WorkerProcess) -> None:
+def run_round(i: int, outcomes: dict[str, Outcome], running: dict[str, WorkerProcess]) -> None:
+    """Time every peer that still runs; who begins moves on by one from round to round."""
+    order = list(running)
+    first = i % max(1, len(order))
+    for peer in order[first:] + order[:first]:
         sleep(PAUSE_SECONDS)
-        if outcome.peer not in calls:
-            estimate = min(worker.ask("time 3")["seconds"])
-            calls[outcome.peer] = int(np.clip(ROUND_SECONDS / estimate, *CALLS))
-        outcome.seconds += worker.ask(f"time {calls[outcome.peer]}")["seconds"]
+        attempt(outcomes[peer], running, measure)
 
-    for i in range(rounds):
-        progress(i)
-        order = list(running)
-        for peer in order[i % max(1, len(order)):] + order[:i % max(1, len(order))]:
-            attempt(outcomes[peer], running, measure)
+
+def measure(outcome: Outcome, worker: WorkerProcess) -> None:
+    """As many calls as fill a peer's time in a round, judged by the fastest so far."""
+    fastest = min(outcome.seconds or worker.ask("time 3")["seconds"])
+    calls = int(np.clip(ROUND_SECONDS / fastest, *CALLS))
+    outcome.seconds += worker.ask(f"time {calls}")["seconds"]

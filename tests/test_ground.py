@@ -69,7 +69,8 @@ def imports_of(path: Path, module: str) -> Iterator[tuple[int, str]]:
             names = [f"planish.{alias.name}" for alias in node.names] if base == "planish" else [base]
         else:
             continue
-        yield from ((node.lineno, name) for name in names if name.split(".")[0] == "planish")
+        ours = (name for name in names if name.split(".")[0] == "planish" and name != "planish.__version__")
+        yield from ((node.lineno, name) for name in ours)
 
 
 def modules() -> list[tuple[Path, str]]:
@@ -106,6 +107,8 @@ def test_order_refuses_what_it_must() -> None:
     ("from .dims import Dim", ["planish.ir.dims"]),
     ("from ..ops import add", ["planish.ops"]),
     ("from .. import ops", ["planish.ops"]),
+    ("from planish import __version__", []),
+    ("import planish", ["planish"]),
     ("import numpy", []),
 ])
 def test_imports_are_found(source: str, names: list[str], tmp_path: Path) -> None:
