@@ -73,9 +73,23 @@ def _parse(onnx: Any, data: bytes, file: str) -> Any:
         raise ModelError(f"{file} is not an ONNX model, or is cut off: {len(data)} bytes that do not parse") from error
 
 
+def _texts(message: Any) -> Iterator[Any]:
+    """Every string anywhere in a message; one that is not UTF-8 comes as bytes."""
+    for field, value in message.ListFields():
+        values = [value] if isinstance(value, (str, bytes)) or hasattr(value, "ListFields") else value
+        if field.type == field.TYPE_STRING:
+            yield from values
+        elif field.type == field.TYPE_MESSAGE:
+            for inner in values:
+                yield from _texts(inner)
+
+
 def _check(proto: Any, file: str, folder: Path | None) -> Model:
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise ModelError(f"{file} holds no graph: it is not an ONNX model, or is cut off")
+    garbled = next((text for text in _texts(proto) if isinstance(text, bytes)), None)
+    if garbled is not None:
+        raise ModelError(f"{file} has a name that is not UTF-8, {garbled[:40]!r}: the file is corrupt")
     opsets = {domain_of(entry): entry.version for entry in proto.opset_import}
     model = Model(proto, file, folder, opsets)
     _check_opset([node for node in proto.graph.node if domain_of(node) == ""], opsets.get(""), file)

@@ -8,7 +8,16 @@ import numpy as np
 
 from planish.capture.onnx.call import Call, translates
 from planish.capture.onnx.pointwise import cast, number
-from planish.capture.onnx.sizes import Sizes, Value, as_node, computed, known, make_source, sizes_value
+from planish.capture.onnx.sizes import (
+    MOST_COMPUTED,
+    Sizes,
+    Value,
+    as_node,
+    computed,
+    known,
+    make_source,
+    sizes_value,
+)
 from planish.capture.onnx.symbols import LONGEST
 from planish.ir import Node, constant
 from planish.ops.rules import ops
@@ -179,15 +188,15 @@ def _sliced(call: Call, axes: Sequence[int], starts: Sequence[Dim], ends: Sequen
 
 def _forward(x: Node, axis: int, start: Dim, end: Dim, step: int) -> Node:
     size = x.shape[axis]
-    first = _clamped(start, size)
-    return sliced(x, axis, first, maximum(_clamped(end, size), first), step)
+    first, last = _clamped(start, size), _clamped(end, size)
+    return sliced(x, axis, first, last if last == size else maximum(last, first), step)
 
 
 def _backward(x: Node, axis: int, start: Dim, end: Dim, step: int) -> Node:
     """From start down to above end: forward on the reversed axis, where element i lies at size - 1 - i."""
     size = x.shape[axis]
     first, last = size - _through(start, size), size - _through(end, size)
-    return sliced(ops.reverse(x, axes=(axis,)), axis, first, maximum(first, last), step)
+    return sliced(ops.reverse(x, axes=(axis,)), axis, first, last if last == size else maximum(last, first), step)
 
 
 def _clamped(position: Dim, size: Dim) -> Dim:
@@ -276,6 +285,11 @@ def _cropped(x: Node, axis: int, before: Dim, after: Dim) -> Node:
     return sliced(x, axis, start, stop)
 
 
+def _require_computable(call: Call, count: int) -> None:
+    if count > MOST_COMPUTED:
+        call.refuse(f"{count} elements that are to be computed when the model is read; the most is {MOST_COMPUTED}")
+
+
 _NUMPY_MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 
 
@@ -288,6 +302,7 @@ def _mirrored(call: Call, x: Node, axis: int, before: Dim, after: Dim, mode: str
         call.refuse(f"mode {mode!r} on the symbolic size {size}", "fix it: load_graph(..., symbols={name: number})")
     if before == after == 0:
         return x
+    _require_computable(call, size + before + after)
     indices = np.pad(np.arange(size), (before, after), mode=_NUMPY_MODES[mode])  # type: ignore[call-overload]
     return ops.take(x, constant(indices.astype(np.int64)), axis=axis)
 
@@ -344,6 +359,7 @@ def range_(call: Call) -> Value:
     if dtype.is_float or any(known(v) is None for v in call.operands):
         start, limit, delta = (_scalar(call, i) for i in range(3))
         count = max(0, int(np.ceil((limit - start) / delta)))
+        _require_computable(call, count)
         return constant(np.asarray(start + np.arange(count, dtype=dtype.numpy) * delta, dtype.numpy))
     (start,), (limit,), (delta,) = (call.sizes(i, what) for i, what in enumerate(("start", "limit", "delta")))
     if not is_static(delta) or delta == 0:

@@ -22,7 +22,8 @@ from planish.types.dim import is_nonnegative, maximum, minimum
 if TYPE_CHECKING:
     from planish.capture.onnx.call import Call
 
-MOST = 1024  # elements up to which an integer constant counts as sizes
+MOST = 1024            # elements up to which an integer tensor counts as sizes
+MOST_COMPUTED = 2**20  # and up to which what follows from constants is computed while the model is read
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +88,13 @@ def computed(node: Node) -> np.ndarray | None:
     if node.op.name == "constant":
         return node.attributes.array
     graph = Graph((), (node,))
-    if any(n.op.name in ("input", "size") or not n.operands and n.op.name != "constant" for n in graph.nodes()):
-        return None
-    return interpret(graph, ())[0]
+    return interpret(graph, ())[0] if all(map(_is_computable, graph.nodes())) else None
+
+
+def _is_computable(node: Node) -> bool:
+    types = node.type if isinstance(node.type, tuple) else (node.type,)
+    small = all(is_static(t.size) and t.size <= MOST_COMPUTED for t in types)  # type: ignore[operator]
+    return small and (bool(node.operands) or node.op.name == "constant")
 
 
 def as_node(value: Value) -> Node:
@@ -123,7 +128,7 @@ def fold(call: Call) -> Value | None:
         return None
     try:
         dims, dtype = rule(call, *elements)
-        return sizes_value(dims, dtype)
+        return sizes_value(dims, dtype) if np.size(dims) <= MOST else None
     except Undecided:
         return None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from keyword import iskeyword
 from typing import Any
 
 from planish.capture.onnx.tensors import onnx_dtype
@@ -52,7 +53,7 @@ class SymbolTable:
     def _declare_plain(self, values: Iterable[Any]) -> None:
         for value in values:
             for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param.isidentifier():
+                if is_name(dim.dim_param):
                     self._declare(dim.dim_param)
 
     def _type(self, value: Any) -> TensorType:
@@ -90,4 +91,9 @@ class SymbolTable:
 def _identifier(text: str) -> str:
     """`text` as a name: what is not a letter, digit or underscore becomes one underscore."""
     name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")
-    return name if name.isidentifier() else f"d_{name}"
+    return name if is_name(name) else f"d_{name}"
+
+
+def is_name(text: str) -> bool:
+    """Whether a size can be called that in the text forms."""
+    return text.isidentifier() and not iskeyword(text)

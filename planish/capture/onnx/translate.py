@@ -19,7 +19,7 @@ from planish.capture.onnx.pointwise import align_operands
 from planish.capture.onnx.sizes import Value, as_node, fold
 from planish.capture.onnx.symbols import Known, SymbolTable
 from planish.capture.onnx.tensors import onnx_dtype, onnx_type_number, to_array
-from planish.errors import ModelError, TypeRuleError, UnsupportedOp
+from planish.errors import ModelError, PlanishError, TypeRuleError, UnsupportedOp
 from planish.ir import Graph, Location, Node, Note, constant, input_node
 from planish.types import TensorType, dtype_of, is_static
 
@@ -136,6 +136,10 @@ class Translator:
                 results = self._results(node, call)
             except TypeRuleError as error:
                 raise ModelError(f"{call.where}: {error}") from error
+            except PlanishError:
+                raise
+            except (TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
+                raise ModelError(f"{call.where}: {_fault(node, call) or error}") from error
             for name, value in zip_longest(node.output, results[:len(node.output)]):
                 if name and value is None:
                     call.refuse(f"its output {name!r} is not supported")
@@ -189,6 +193,18 @@ class Translator:
             if node not in self.notes:
                 self.notes[node] = note
                 stack.extend(node.operands)
+
+
+def _fault(node: Any, call: Call) -> str:
+    """What the standard's own checker says of a node that could not be translated; "" where it has no objection."""
+    checker = import_onnx().checker
+    context = checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = 8, {call.domain: call.opset}
+    try:
+        checker.check_node(node, context)
+    except checker.ValidationError as error:
+        return " ".join(str(error).split())
+    return ""
 
 
 # --- attributes

@@ -1,0 +1,20 @@
+"""The conformance suite of the package onnx: whatever planish takes of it, it answers as the suite expects.
+
+The counts may only grow. A case that is neither passed nor refused with UnsupportedOp or UnsupportedDType fails.
+"""
+from __future__ import annotations
+
+import pytest
+
+from tests.capture.onnx.conformance import run_cases
+
+PASSED = {"node": 1386, "simple": 7, "pytorch-converted": 82, "pytorch-operator": 35}
+
+
+@pytest.mark.parametrize("kind", PASSED)
+def test_conformance(kind: str) -> None:
+    outcome = run_cases(kind)
+    passed = len(outcome.passed) + len(outcome.frozen)
+    print(f"{kind}: {passed} passed ({len(outcome.frozen)} with inputs as constants), {len(outcome.refused)} refused")
+    assert not outcome.failed, "\n".join(f"{name}: {why}" for name, why in outcome.failed.items())
+    assert passed >= PASSED[kind]
