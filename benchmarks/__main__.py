@@ -43,7 +43,7 @@ def say(message: str) -> None:
 
 
 def run(name: str, options: argparse.Namespace) -> report.Result:
-    """One workload. The machine's limit is probed in the same rounds as the peers, and its best counts too."""
+    """One workload. The machine's limit is probed in the same rounds as the peers; its best counts too."""
     w, at_least = WORKLOADS[name](), []
 
     def probe() -> None:
