@@ -25,6 +25,7 @@ from planish.runtime.link import link
 from planish.runtime.loader import RUNTIME_NAMES, LoadedCode
 
 SPIN_SECONDS = 50e-6
+_PROVIDED = ("planish_parallel", "planish_barrier")
 _METH_FASTCALL, _METH_KEYWORDS = 0x80, 0x02
 
 
@@ -34,7 +35,11 @@ class _MethodDef(ctypes.Structure):
 
 
 class Runtime:
-    """The loaded runtime. Use `runtime()`; there is one per process."""
+    """The loaded runtime. Use `runtime()`; there is one per process.
+
+    `provided`: addresses of what compiled programs may import from it. `why_not_direct`: why arrays are not read
+    directly in this interpreter; empty where they are.
+    """
 
     def __init__(self, blob: Blob):
         self.code = LoadedCode(blob, _numpy_symbols(), RUNTIME_NAMES)
@@ -42,6 +47,7 @@ class Runtime:
         self.memory = memory.Counters.from_address(self.code.address("planish_memory"))
         self.memory.limit = memory.default_limit()
         self.pool = self.code.address("planish_pool")
+        self.provided = {name: self.code.address(name) for name in _PROVIDED}
         self._threads = ctypes.c_int64.from_address(self.code.address("planish_threads"))
         self._call("planish_start_memory")
         self._call("planish_start_pool")
@@ -53,10 +59,6 @@ class Runtime:
         if self.why_not_direct:
             warnings.warn("planish calls programs through ctypes, about 50 us slower per call: "
                           f"{self.why_not_direct}", RuntimeWarning, stacklevel=3)
-
-    def provided(self) -> dict[str, int]:
-        """Addresses of what compiled programs may import from the runtime."""
-        return {name: self.code.address(name) for name in ("planish_parallel", "planish_barrier")}
 
     def trim(self, keep: int) -> None:
         self._call("planish_trim", ctypes.c_int64(keep))
@@ -124,7 +126,7 @@ def running() -> Runtime | None:
 
 def load(blob: Blob) -> LoadedCode:
     """Load a compiled program's code, its imports from our runtime resolved."""
-    return LoadedCode(blob, runtime().provided())
+    return LoadedCode(blob, runtime().provided)
 
 
 def runtime_blob(machine: str | None = None, head: int = object.__basicsize__) -> Blob:

@@ -137,6 +137,17 @@ end:
 }
 """
 
+# out[0] = the address of a
+_ADDRESS = """
+define void @planish_body(ptr %frame, i64 %tid, i64 %threads) {
+  %a = call ptr @buffer(ptr %frame, i64 0)
+  %out = call ptr @buffer(ptr %frame, i64 1)
+  %number = ptrtoint ptr %a to i64
+  store i64 %number, ptr %out
+  ret void
+}
+"""
+
 _DERIVE_NOTHING = """
 define i32 @planish_derive(ptr %dims) {
   ret i32 0
@@ -174,6 +185,13 @@ def reverse_program(**options: bool) -> NativeProgram:
     spec = ProgramSpec((a,), (c,), 1, 2, DimRef(1), parallel=True, unwrap_single=True,
                        messages={5: ("ShapeError", "too long")}, **options)
     return NativeProgram(native.load(compile_ir(_REVERSE)), spec)
+
+
+def address_program() -> NativeProgram:
+    """Takes float64[4], gives the address its body saw."""
+    inputs, outputs = (ArraySpec("a", "float64", (4,)),), (ArraySpec("out", "int64", ()),)
+    spec = ProgramSpec(inputs, outputs, unwrap_single=True)
+    return NativeProgram(native.load(compile_ir(_ADDRESS)), spec)
 
 
 def checked_program(constant: object) -> NativeProgram:

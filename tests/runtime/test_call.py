@@ -14,7 +14,7 @@ import pytest
 from planish.errors import PlanishError, ShapeError, SignatureError
 from planish.runtime.program import NativeProgram
 from planish.runtime.spec import ArraySpec, DimRef, ProgramSpec
-from tests.runtime.programs import add_program, checked_program, reverse_program
+from tests.runtime.programs import add_program, address_program, checked_program, reverse_program
 
 rng = np.random.default_rng()
 
@@ -98,6 +98,16 @@ def test_unusual_arrays_are_taken_as_what_they_are(fixed):
     for variant in variants:
         np.testing.assert_array_equal(fixed(a, variant), a + b)
         assert type(fixed(a, variant)) is np.ndarray
+
+
+def test_the_body_sees_the_array_itself_or_an_aligned_copy():
+    program = address_program()
+    plain = np.zeros(4)
+    assert program(plain) == plain.ctypes.data
+    assert program(plain.view(np.recarray)) == plain.ctypes.data
+    misaligned = np.zeros(33, np.uint8)[1:].view(np.float64)
+    assert misaligned.ctypes.data % 8
+    assert int(program(misaligned)) % 8 == 0
 
 
 def test_zero_rank_scalars():

@@ -63,6 +63,19 @@ def test_blocks_are_aligned_writable_and_their_own(size):
         _free(block)
 
 
+def test_a_recycled_block_is_large_enough():
+    """Random sizes, all freed and handed out again: by the block's header, its mapping reaches past its end."""
+    source = np.random.default_rng()
+    for _ in range(3):
+        sizes = [int(s) for s in 2.0 ** source.uniform(0, 23, 200)]
+        blocks = [(_alloc(size), size) for size in sizes]
+        for block, size in blocks:
+            mapping, total = (ctypes.c_int64 * 2).from_address(block - 32)
+            assert mapping + total - block >= size and block - mapping >= 64
+        for block, _ in blocks:
+            _free(block)
+
+
 def test_large_blocks_start_at_different_lines_of_a_page():
     blocks = [_alloc(4 * MB) for _ in range(16)]
     assert len({b % 4096 for b in blocks}) == 16
