@@ -25,7 +25,7 @@ decompose = Decompose()
 canonicalise = Canonicalise()
 fold_constants = FoldConstants()
 simplify = Rewriting("simplify", "after folding: its rules look for 1, 0 and whole constants", ALGEBRA)
-substitute = Rewriting("substitute", "after the algebra: it would hide identities (x / 1 as x * 1.0)", SUBSTITUTE)
+substitute = Rewriting("substitute", "after the algebra: it brings together what this looks for", SUBSTITUTE)
 fold_scale = Rewriting("fold_scale", "after substitution: a division by 8 is a scale by then", FOLD_SCALE)
 share = Share()
 drop_dead = DropDead()
@@ -53,13 +53,15 @@ def run_pipeline(graph: Graph, *, numerics: Numerics = "default", disable: froze
     hook = hook or hook_of_knobs()
     captured = frozenset(graph.nodes())
     records: list[PassRecord] = []
+    count = len(captured)
     for position, one in enumerate((p for p in passes if p.name not in disable), start=1):
         context = Context(numerics, disable, captured, observe, strict_fuel)
         start = perf_counter()
         after = run_everywhere(one, graph, context)
         seconds = perf_counter() - start
         fired = {name: count for name, count in context.fired.items() if count}
-        records.append(PassRecord(one.name, seconds, len(graph.nodes()), len(after.nodes()), fired, one.reason))
+        before, count = count, len(after.nodes()) if after is not graph else count
+        records.append(PassRecord(one.name, seconds, before, count, fired, one.reason))
         if hook is not None:
             hook(position, graph, after, records[-1])
         graph = after

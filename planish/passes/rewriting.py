@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from planish.ir import Graph
 from planish.passes.protocol import Context
-from planish.rewrite import Rule, Rules
+from planish.rewrite import Numerics, Rule, Rules
 
 
 @dataclass(frozen=True)
@@ -17,4 +18,10 @@ class Rewriting:
     rules: tuple[Rule, ...]
 
     def run(self, graph: Graph, context: Context) -> Graph:
-        return context.rewrite(graph, Rules(self.rules, context.numerics, context.disable).step)
+        return context.rewrite(graph, rules_in_use(self.rules, context.numerics, context.disable).step)
+
+
+@lru_cache(maxsize=32)
+def rules_in_use(rules: tuple[Rule, ...], numerics: Numerics, disable: frozenset[str]) -> Rules:
+    """The index of the rules, made once per choice of them."""
+    return Rules(rules, numerics, disable)

@@ -3,8 +3,8 @@
     cost of a graph = sum over its nodes but inputs and constants of
                       1 + operands / 10 + elements * weight(op) + bytes written / 16
 
-`elements` counts those of the result; of the operand for reductions; multiply-adds for contractions. A view moves nothing
-and its weight is near 0.
+`elements` counts those of the result; of the operand for reductions; multiply-adds for contractions. A view writes
+nothing, and reshape, broadcast_to and bitcast also spare the 1: they only say how to read what is there.
 """
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from planish.ir import Graph, Node
 from planish.ops.record import Op
 
 VIEW, BROADCAST, MOVE, SIGN, SIMPLE, ROOT, DIVIDE, FUNCTION = 0.01, 0.25, 0.5, 0.5, 1.0, 3.0, 4.0, 16.0
+READINGS = frozenset({"reshape", "broadcast_to", "bitcast"})
 _WEIGHTS = {
     "reshape": VIEW, "bitcast": VIEW, "broadcast_to": BROADCAST,
     "neg": SIGN, "abs": SIGN, "logical_not": SIGN, "bitwise_not": SIGN, "copysign": SIGN,
@@ -38,7 +39,8 @@ def node_cost(node: Node) -> float:
     types = node.type if isinstance(node.type, tuple) else (node.type,)
     written = sum(_count(t.shape) * t.dtype.itemsize for t in types)
     moved = 0.0 if node.op.has("view") else written / 16
-    return 1.0 + len(node.operands) / 10 + _elements(node) * weight(node.op) + moved
+    start = 0.0 if node.op.name in READINGS else 1.0
+    return start + len(node.operands) / 10 + _elements(node) * weight(node.op) + moved
 
 
 def graph_cost(graph: Graph) -> float:

@@ -34,9 +34,10 @@ def apply_steps(graph: Graph, step: Step, *, fuel: int | None = None, strict_fue
     `fuel` is the most firings. When it runs out, FuelExhausted names the rules at work if `strict_fuel`; else that is
     logged and what is reached so far is kept (each firing by itself is sound). `observe(rule, before, after)` sees every one.
     """
+    uses = {n: len(users) for n, users in graph.users().items()}
     if fuel is None:
-        fuel = FUEL_AT_LEAST + FUEL_PER_NODE * len(graph.nodes())
-    driver = _Driver(graph, step, fuel, strict_fuel, observe)
+        fuel = FUEL_AT_LEAST + FUEL_PER_NODE * len(uses)
+    driver = _Driver(graph, step, fuel, strict_fuel, observe, uses)
     for root in graph.inputs + graph.roots:
         driver.normalise(root)
     done = driver.normal
@@ -52,6 +53,7 @@ class _Driver:
     fuel: int
     strict_fuel: bool
     observe: Observer | None
+    uses: dict[Node, int]
     normal: dict[Node, Node] = field(default_factory=dict)    # node -> its normal form
     becomes: dict[Node, Node] = field(default_factory=dict)   # node -> what one step made of it, being normalised
     fired: Counter[str] = field(default_factory=Counter)
@@ -59,7 +61,6 @@ class _Driver:
 
     def __post_init__(self) -> None:
         self.notes: dict[Node, Note] = dict(self.graph.notes)
-        self.uses: dict[Node, int] = {n: len(users) for n, users in self.graph.users().items()}
         for output in self.graph.roots:
             self.uses[output] += 1
 

@@ -23,6 +23,7 @@ from planish.ir import Node
 from planish.ops.algebra import Algebra
 from planish.ops.record import OPS, Op
 
+SEEN_THROUGH = frozenset({"broadcast_to", "reshape"})  # a number matches a constant under these
 Bound = dict[str, Any]  # what the names of a pattern stand for: a node, or a tuple of nodes for `several`
 
 
@@ -37,6 +38,10 @@ class Pattern(Algebra):
 
     def match(self, node: Node, bound: Bound) -> Mismatch | None:
         raise NotImplementedError
+
+    def may_be(self, op: Op) -> bool:
+        """False where no result of `op` can match: what rules are indexed by."""
+        return True
 
     def build(self, bound: Bound) -> Any:
         """The node this pattern stands for where names mean `bound`."""
@@ -73,6 +78,9 @@ class Variable(Pattern):
             return Mismatch(self, node)
         return None if bound.setdefault(self.name, node) is node else Mismatch(self, node)
 
+    def may_be(self, op: Op) -> bool:
+        return self.op_name in ("", op.name)
+
     def build(self, bound: Bound) -> Node:
         return bound[self.name]
 
@@ -106,6 +114,9 @@ class Literal(Pattern):
         found = uniform_value(node)
         same = found is not None and found == self.number and _sign(found) == _sign(self.number)
         return None if same and isinstance(found, bool) >= isinstance(self.number, bool) else Mismatch(self, node)
+
+    def may_be(self, op: Op) -> bool:
+        return op.name == "constant" or op.name in SEEN_THROUGH
 
     def build(self, bound: Bound) -> Any:
         return self.number
@@ -146,7 +157,7 @@ class OpPattern(Pattern):
         return replace(self, ordered=True)
 
     def match(self, node: Node, bound: Bound) -> Mismatch | None:
-        if node.op is not self.op or not self._attributes_fit(node):
+        if node.op is not self.op or (self.attributes and not self._attributes_fit(node)):
             return Mismatch(self, node)
         operands: Any = node.operands
         if self.operands and isinstance(self.operands[-1], Several):
@@ -160,6 +171,13 @@ class OpPattern(Pattern):
         if self.label:
             bound[self.label] = node
         return None
+
+    def may_be(self, op: Op) -> bool:
+        return op is self.op
+
+    def may_have(self, operand_ops: tuple[Op, ...]) -> bool:
+        """Whether a node of this op on the results of such ops can match."""
+        return all(pattern.may_be(op) for pattern, op in zip(self.operands, operand_ops))
 
     def _attributes_fit(self, node: Node) -> bool:
         return all(getattr(node.attributes, k) == v for k, v in self.attributes.items())
@@ -209,6 +227,12 @@ class TraitPattern(Pattern):
         if self.label:
             bound[self.label] = node
         return None
+
+    def may_be(self, op: Op) -> bool:
+        return op.has(self.trait)
+
+    def may_have(self, operand_ops: tuple[Op, ...]) -> bool:
+        return True
 
     def __str__(self) -> str:
         return f"{self.trait} op(*{self.operands_name})"
@@ -264,7 +288,7 @@ _uniform: WeakKeyDictionary[Node, Any] = WeakKeyDictionary()
 
 def uniform_value(node: Node) -> Any:
     """The Python number that all elements of a constant are (its bits everywhere the same), else None."""
-    while node.op.name in ("broadcast_to", "reshape"):
+    while node.op.name in SEEN_THROUGH:
         node = node.operands[0]
     if node.op.name != "constant":
         return None

@@ -147,7 +147,8 @@ def fitted(made: Any, type_: TensorType, name: str) -> Node:
 
 
 class Rules:
-    """Rules in use under a numerics class, found by the op at their root: a hundred rules cost what a few do."""
+    """Rules in use under a numerics class. Those that a node can match at all are looked up by its op and its operands'
+    ops, once for every such combination: a hundred rules cost what a few do."""
 
     def __init__(self, rules: Iterable[Rule], numerics: Numerics = "default", disable: frozenset[str] = frozenset()):
         self.by_op: dict[Op, list[tuple[Rule, Root]]] = {}
@@ -155,10 +156,16 @@ class Rules:
             if one.numerics in ADMITS[numerics] and one.name not in disable:
                 for op in one.pattern.root_ops:
                     self.by_op.setdefault(op, []).extend((one, order) for order in one.orders)
+        self.candidates: dict[tuple[Op, ...], list[tuple[Rule, Root]]] = {}
 
     def step(self, node: Node, uses: Mapping[Node, int]) -> tuple[Node, str] | None:
         """What the first rule that fires makes of `node`, and its name."""
-        for one, order in self.by_op.get(node.op, ()):
+        key = (node.op, *[o.op for o in node.operands])
+        candidates = self.candidates.get(key)
+        if candidates is None:
+            found = self.by_op.get(node.op, ())
+            candidates = self.candidates[key] = [(one, order) for one, order in found if order.may_have(key[1:])]
+        for one, order in candidates:
             made = one.apply_order(order, node, uses)
             if made is not None:
                 return made, one.name

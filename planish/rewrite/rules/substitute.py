@@ -14,7 +14,7 @@ from planish.ops.rules import apply_nullary, ops, require
 from planish.rewrite.guards import every, is_normal_in
 from planish.rewrite.pattern import const, variables
 from planish.rewrite.rule import Match, rule
-from planish.types import INT32, INT64, UINT8, DType, TensorType, dtype_of
+from planish.types import INT32, INT64, UINT8, UINT32, UINT64, DType, TensorType, dtype_of
 
 FEW_ROWS = 8
 x, y, index, numbers = variables("x y index numbers")
@@ -91,9 +91,9 @@ def _look_up(match: Match) -> Node:
     rows = ops.reshape(match.index, shape=match.index.shape[:-1])
     if rows.dtype not in (INT32, INT64):
         rows = ops.cast(rows, dtype=INT64)
-    count = table.shape[0] - 1
-    inside = (rows >= 0) & (rows < count)
-    return ops.take(constant(table), ops.select(inside, rows, count), axis=0)
+    unsigned = UINT32 if rows.dtype is INT32 else UINT64  # as which a negative index is out of range too
+    inside = ops.minimum(ops.bitcast(rows, dtype=unsigned), table.shape[0] - 1)
+    return ops.take(constant(table), ops.bitcast(inside, dtype=rows.dtype), axis=0)
 
 
 def _table(rows: np.ndarray, alpha: float, dtype: DType) -> np.ndarray:
