@@ -16,6 +16,7 @@ _LAZY = {
     "capture": "planish.capture",
     "compile_graph": "planish.compiler:compile_graph",
     "errors": "planish.errors",
+    "freeze": "planish.api:freeze",
     "get_num_threads": "planish.runtime.threads:get_num_threads",
     "jit": "planish.api:jit",
     "load_onnx": "planish.api:load_onnx",
@@ -28,6 +29,7 @@ __all__ = ["__version__", *_LAZY]
 if TYPE_CHECKING:  # the same table for type checkers and editors
     from planish import capture as capture
     from planish import errors as errors
+    from planish.api import freeze as freeze
     from planish.api import jit as jit
     from planish.api import load_onnx as load_onnx
     from planish.api import make_graph as make_graph

@@ -361,14 +361,13 @@ class Program:
         outputs = list(self.compiled(*arrays))
         for i in captured.aliased:
             outputs[i] = _own(outputs[i], arrays)
-        for feed, place in captured.writes:
-            np.copyto(leaves[feed] if isinstance(feed, int) else feed, outputs[place])
+        for position, place in captured.writes:
+            np.copyto(leaves[position], outputs[place])
         return captured.tree.unflatten([_result(r, leaves, outputs) for r in captured.results])
 
     def _check_memory(self, leaves: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
         """The function writes to arguments: they may not overlap with others, nor be read-only."""
-        written = [leaves[f] if isinstance(f, int) else f for f, _ in self.captured.writes]
-        for target in written:
+        for target in (leaves[position] for position, _ in self.captured.writes):
             if not target.flags.writeable:
                 raise ValueError("assignment destination is read-only")
             if sum(np.may_share_memory(target, other) for other in arrays) > 1:

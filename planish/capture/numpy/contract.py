@@ -29,7 +29,7 @@ def contract(x: Node, y: Node, over: tuple[Axes, Axes], batch: tuple[Axes, Axes]
 
 def _pair(a: Any, b: Any) -> tuple[Tracer, Tracer, Node, Node]:
     x, y = as_tracer(a), as_tracer(b)
-    dtype = common_dtype([x, y])
+    dtype = np.result_type(x.dtype, y.dtype)    # Python numbers are not weak in these functions
     return x, y, cast(x, dtype), cast(y, dtype)
 
 
@@ -37,7 +37,7 @@ def _pair(a: Any, b: Any) -> tuple[Tracer, Tracer, Node, Node]:
 def dot(a: Any, b: Any, out: Any = None) -> Any:
     x, y, left, right = _pair(a, b)
     if x.ndim == 0 or y.ndim == 0:
-        return call_ufunc(np.multiply, x, y, out=out)
+        return finish(emit("mul", left, right), out)
     return finish(contract(left, right, ((x.ndim - 1,), (max(y.ndim - 2, 0),))), out)
 
 
@@ -45,7 +45,7 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
 def inner(a: Any, b: Any, /) -> Any:
     x, y, left, right = _pair(a, b)
     if x.ndim == 0 or y.ndim == 0:
-        return call_ufunc(np.multiply, x, y)
+        return finish(emit("mul", left, right))
     return finish(contract(left, right, ((x.ndim - 1,), (y.ndim - 1,))))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from planish.capture.numpy.tracer import digest
 from planish.capture.pytree import flatten
 
 DEPTH = 4   # objects within objects that are looked into
@@ -30,6 +31,7 @@ class Guards:
     cells: list[tuple[CellType, Any, str]] = field(default_factory=list)
     containers: list[tuple[Any, Any, list[Any], str]] = field(default_factory=list)
     frozen: list[np.ndarray] = field(default_factory=list)
+    contents: list[tuple[np.ndarray, int]] = field(default_factory=list)    # index arrays compiled in, and their checksum
     arrays: dict[int, str] = field(default_factory=dict)
     generators: list[tuple[Any, Any, str]] = field(default_factory=list)
 
@@ -45,7 +47,9 @@ class Guards:
         for value, tree, leaves, _ in self.containers:
             if not _same_container(value, tree, leaves):
                 return False
-        return not any(a.flags.writeable for a in self.frozen)
+        if any(a.flags.writeable for a in self.frozen):
+            return False
+        return all(digest(array) == old for array, old in self.contents)
 
     def change(self) -> tuple[str, str, str] | None:
         """Name, old and new value of the first thing that changed."""
@@ -61,12 +65,15 @@ class Guards:
                 return name, "its elements at capture", "others"
         for array in self.frozen:
             if array.flags.writeable:
-                return self.arrays.get(id(array), "array"), "frozen", "writeable"
+                return self.arrays.get(id(array), "an array"), "frozen", "writeable"
+        for array, old in self.contents:
+            if digest(array) != old:
+                return self.arrays.get(id(array), "an index array"), "its content at capture", "other content"
         return None
 
     @property
     def is_empty(self) -> bool:
-        return not (self.entries or self.cells or self.containers or self.frozen)
+        return not (self.entries or self.cells or self.containers or self.frozen or self.contents)
 
 
 def _same(old: Any, new: Any) -> bool:

@@ -6,7 +6,7 @@ arrays that the program computes are checked at run time and raise IndexError as
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,15 +21,21 @@ from planish.capture.numpy.tracer import (
     cast,
     cast_node,
     check,
+    current,
     emit,
     fresh,
     full_like_node,
     known,
+    static,
     unsupported,
 )
 from planish.errors import CaptureError
 from planish.ir import Node, constant
 from planish.types import INT64
+
+_BAD_INDEX = ("only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays are valid "
+              "indices")
+PINNED = 4096   # bytes up to which a plain index array is compiled in, under a guard of its content
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,10 @@ def _entry(entry: Any) -> list[Any]:
         return [slice(*(None if v is None else operator.index(v) for v in (entry.start, entry.stop, entry.step)))]
     if isinstance(entry, (int, np.integer)) and not isinstance(entry, bool):
         return [int(entry)]
+    if isinstance(entry, np.ndarray) and (entry.dtype == bool or entry.nbytes <= PINNED):
+        entry = known(current().pin(entry))
+    if isinstance(entry, (str, float)):
+        raise IndexError(_BAD_INDEX)
     array = as_tracer(entry)
     if array.size == 0 and isinstance(entry, (list, tuple)):
         array = known(np.zeros(array.shape, np.int64))
@@ -79,8 +89,7 @@ def _entry(entry: Any) -> list[Any]:
         return [known(places) for places in np.nonzero(array.known)] if array.ndim else [None, known(np.zeros(
             int(bool(array.known)), np.int64))]
     if array.dtype.kind not in "iu":
-        raise IndexError("only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean "
-                         "arrays are valid indices")
+        raise IndexError(_BAD_INDEX)
     if array.known is not None and array.ndim == 0 and array.scalar:
         return [int(array.known)]
     return [array]
@@ -142,7 +151,10 @@ def basic_view(x: Tracer, basic: tuple[Any, ...]) -> Tracer:
         x = x.through(slice_step(tuple(slices)))
     if flipped:
         x = x.through(reverse_step(tuple(flipped)))
-    return x if x.shape == tuple(final) else x.through(axes_step(tuple(final)))
+    if not any(entry is None or isinstance(entry, int) for entry in basic):
+        return x
+    dropped = (*(0 if isinstance(e, int) else None if e is None else slice(None) for e in basic), Ellipsis)
+    return x.through(replace(axes_step(tuple(final)), replay=lambda a: a[dropped]))
 
 
 def _range_of(entry: Any, size: int, axis: int) -> tuple[int, int, int, bool]:
@@ -426,7 +438,7 @@ def delete(arr: Any, obj: Any, axis: Any = None) -> Tracer:
     if axis is None:
         x, axis = reshape(x, (-1,)), 0
     axis = one_axis(axis, x.ndim)
-    return take(x, np.delete(np.arange(x.shape[axis]), obj), axis)
+    return take(x, np.delete(np.arange(x.shape[axis]), static(obj)), axis)
 
 
 @implements(np.insert)

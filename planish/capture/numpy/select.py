@@ -117,7 +117,12 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool 
     return np.logical_or(result, np.logical_and(np.isnan(x), np.isnan(y))) if equal_nan else result
 
 
-implements(np.allclose)(lambda a, b, rtol=1e-5, atol=1e-8, equal_nan=False: np.all(isclose(a, b, rtol, atol, equal_nan)))
+def _python_bool(result: Tracer) -> Tracer:
+    return fresh(result.node, scalar=True, weak=bool)
+
+
+implements(np.allclose)(lambda a, b, rtol=1e-5, atol=1e-8, equal_nan=False: _python_bool(
+    np.all(isclose(a, b, rtol, atol, equal_nan))))
 
 
 @implements(np.array_equal)
@@ -126,7 +131,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     if x.shape != y.shape:
         return False
     same = np.equal(x, y)
-    return np.all(np.logical_or(same, np.logical_and(np.isnan(x), np.isnan(y))) if equal_nan else same)
+    return _python_bool(np.all(np.logical_or(same, np.logical_and(np.isnan(x), np.isnan(y))) if equal_nan else same))
 
 
 implements(np.isposinf)(lambda x, out=None: np.logical_and(np.isinf(as_tracer(x)), np.logical_not(np.signbit(as_tracer(x)))))
@@ -207,8 +212,7 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Any:
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     if period is not None:
         raise unsupported("np.interp with period=")
-    at, points, values = (np.asarray(v, np.float64) if not isinstance(v, Tracer) else v.astype(np.float64)  # type: ignore[operator]
-                          for v in (x, xp, fp))
+    at, points, values = (as_tracer(v).astype(np.float64) for v in (x, xp, fp))  # type: ignore[operator]
     count = points.shape[0]
     upper = np.clip(np.sum(np.greater_equal(np.expand_dims(at, -1), points), -1), 1, builtins.max(count - 1, 1))
     x0, x1, y0, y1 = (np.take(as_tracer(t), i, mode="clip") for t, i in ((points, upper - 1), (points, upper), (values, upper - 1), (values, upper)))

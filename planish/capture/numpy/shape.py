@@ -19,6 +19,7 @@ from planish.capture.numpy.tracer import (
     fresh,
     full_like_node,
     known,
+    static,
     unsupported,
 )
 from planish.capture.numpy.ufuncs import write_out
@@ -235,7 +236,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Tracer:
     x = as_tracer(a)
     if axis is None:
         return reshape(roll(reshape(x, (-1,)), shift, 0), x.shape)
-    shifts, axes = np.broadcast_arrays(shift, normalize_axis_tuple(axis, x.ndim, allow_duplicate=True))
+    shifts, axes = np.broadcast_arrays(static(shift), normalize_axis_tuple(axis, x.ndim, allow_duplicate=True))
     node = x.node
     for by, along in zip(shifts.ravel().tolist(), axes.ravel().tolist()):
         node = _roll_node(node, by, along)
@@ -319,7 +320,7 @@ def append(arr: Any, values: Any, axis: Any = None) -> Tracer:
 
 def _split_points(size: int, parts: Any, exact: bool) -> list[int]:
     if isinstance(parts, (tuple, list, np.ndarray)):
-        return [min(max(p + size if p < 0 else p, 0), size) for p in map(int, parts)]
+        return [min(max(p + size if p < 0 else p, 0), size) for p in map(int, static(parts))]
     if parts <= 0:
         raise ValueError("number sections must be larger than 0.")
     if exact and size % parts:
@@ -364,7 +365,7 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Tracer:
         x, axis = reshape(x, (-1,)), 0
     axis = one_axis(axis, x.ndim)
     if np.ndim(repeats):
-        places = np.repeat(np.arange(x.shape[axis]), repeats)
+        places = np.repeat(np.arange(x.shape[axis]), static(repeats))
         return fresh(emit("take", x.node, known(places).node, axis=axis))
     head, size, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
     count = operator.index(repeats)
@@ -379,7 +380,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", *, constant_values: 
     if isinstance(pad_width, dict):
         pad_width = [pad_width.get(i, pad_width.get(i - x.ndim, (0, 0))) for i in range(x.ndim)]
         pad_width = [(w, w) if np.ndim(w) == 0 else w for w in pad_width]
-    widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2)).tolist()
+    widths = np.broadcast_to(np.asarray(static(pad_width)), (x.ndim, 2)).tolist()
     if any(w < 0 for pair in widths for w in pair):
         raise ValueError("index can't contain negative values")
     if mode == "constant":
@@ -400,7 +401,7 @@ def _pad_constant(x: Tracer, widths: list[list[int]], constant_values: Any) -> N
         fill = cast(as_tracer(constant_values), x.dtype)
         return emit("pad", x.node, fill, low=tuple(low), high=tuple(high), interior=(0,) * x.ndim)
     node = x.node
-    values = np.broadcast_to(np.asarray(constant_values), (x.ndim, 2)).tolist()
+    values = np.broadcast_to(np.asarray(static(constant_values)), (x.ndim, 2)).tolist()
     for axis, (pair, fills) in enumerate(zip(widths, values)):
         for width, fill, side in zip(pair, fills, ("low", "high")):
             sizes = {"low": [0] * x.ndim, "high": [0] * x.ndim}

@@ -44,15 +44,16 @@ class Result:
 @dataclass(frozen=True, eq=False)
 class Captured:
     """A traced function. `feeds`: per input of the graph, the position of a leaf, or a plain array read at each call;
-    `writes`: (the same, output position) for arrays of the caller that the function writes to."""
+    `writes`: (leaf, output position) for arguments that the function writes to; `contiguous`: leaves that it writes to
+    through a reshape; `aliased`: outputs whose value may lie in an argument's own memory."""
 
     graph: Graph
     feeds: tuple[int | np.ndarray, ...]
     results: tuple[Result, ...]
     tree: Tree
-    writes: tuple[tuple[int | np.ndarray, int], ...]
+    writes: tuple[tuple[int, int], ...]
     contiguous: frozenset[int]
-    aliased: frozenset[int]       # outputs whose values may be an argument's own memory
+    aliased: frozenset[int]
     guards: Guards = field(default_factory=Guards)
 
 
@@ -124,13 +125,14 @@ class _Finish:
         sharing = _shared(leaves)
         results = tuple(self._result(leaf, sharing) for leaf in leaves)
         mine = [s for s in [*self.inputs.values(), *self.trace.met.values()] if id(s) not in self.alone]
-        writes = tuple((self._feed(s), self._output(s.value(), ("write", id(s)))) for s in mine if s.written)
+        writes = tuple((p, self._output(s.value(), ("write", p))) for p, s in self.inputs.items() if s.written)
         hidden = self._needed_hidden(mine)
         inputs = [*(s.input for s in self.inputs.values()), *(s.input for s in hidden)]
         feeds = (*self.inputs, *(s.origin for s in hidden))
         graph = Graph(tuple(n for n in inputs if n is not None), tuple(self.outputs), tuple(dict.fromkeys(self.trace.effects)), self.name)
         graph = _settle_checks(_with_constants(graph.with_notes(self.trace.notes), alone))
         self.guards.frozen += self.trace.frozen.values()
+        self.guards.contents += [(s.origin, s.digest) for s in mine if s.pinned]
         contiguous = frozenset(p for p, s in self.inputs.items() if id(s) in self.trace.contiguous)
         aliased = frozenset(i for i, n in enumerate(graph.outputs) if _is_moved(n) or n in graph.outputs[:i])
         return Captured(graph, feeds, results, tree, writes, contiguous, aliased, self.guards)
@@ -179,12 +181,16 @@ class _Finish:
 
 
 def _base_is_alone(array: np.ndarray) -> bool:
-    base = array.base
-    while isinstance(base, np.ndarray):
-        if sys.getrefcount(base) > 3:   # the array's own reference, `base`, and the argument
+    """Whether only views that lead to this array hold its bases."""
+    while isinstance(array.base, np.ndarray):
+        if _holders_of_base(array) > _holders_of_base(np.empty(2)[1:]):
             return False
-        array, base = base, base.base
-    return base is None or isinstance(base, bytes)
+        array = array.base
+    return array.base is None or isinstance(array.base, bytes)
+
+
+def _holders_of_base(array: np.ndarray) -> int:
+    return sys.getrefcount(array.base)
 
 
 def _shared(leaves: list[Any]) -> set[int]:

@@ -58,6 +58,12 @@ class Trace:
                 "or write x = x + ... instead of x += ...")
         return self.met[id(array)]
 
+    def pin(self, array: np.ndarray) -> np.ndarray:
+        """The content of a plain array, which the program then depends on: it is guarded if anybody else can change it."""
+        storage = self.adopt(array)
+        storage.pinned = True
+        return array.copy()
+
     def check_unchanged(self) -> None:
         """Raise if a plain array is not any more what it was when it was met."""
         for storage in list(self.met.values()):
@@ -97,12 +103,12 @@ def is_frozen(array: np.ndarray) -> bool:
 class Storage:
     """The memory of one array. `array` is its value while known, else `node`. `origin` is the caller's array, if any."""
 
-    __slots__ = ("array", "digest", "input", "node", "origin", "trace", "version", "written")
+    __slots__ = ("array", "digest", "input", "node", "origin", "pinned", "trace", "version", "written")
 
     def __init__(self, trace: Trace, *, array: np.ndarray | None = None, node: Node | None = None,
                  origin: Any = None, input: Node | None = None, digest: int = 0):
         self.trace, self.array, self.node, self.origin, self.input = trace, array, node, origin, input
-        self.version, self.written, self.digest = 0, False, digest
+        self.version, self.written, self.pinned, self.digest = 0, False, False, digest
 
     def value(self) -> Node:
         if self.array is not None:
@@ -174,6 +180,10 @@ class Tracer:
 
     def assign(self, node: Node) -> None:
         """Write a value of this shape and dtype into the memory."""
+        if isinstance(self.storage.origin, np.ndarray):
+            raise CaptureError(f"{user_location()}: a traced value is written to a plain array; plain NumPy would not see it until "
+                               "the compiled function runs. Pass the array as an argument, or make it with np.empty or np.zeros "
+                               "inside the function")
         path = [self.storage.value()]
         for step in self.steps:
             path.append(step.forward(path[-1]))
@@ -222,6 +232,8 @@ class Tracer:
     # --- what only a real value can answer
 
     def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError("The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()")
         return bool(self.concrete("its truth (in if, while, and, or, not)", _TRUTH))
 
     def __int__(self) -> int:
@@ -304,7 +316,7 @@ def as_tracer(value: Any) -> Tracer:
     if isinstance(value, Tracer):
         return value
     if isinstance(value, Scalar):
-        return known(value, scalar=True, weak=None if isinstance(value, bool) else type(value))
+        return known(value, scalar=True, weak=type(value))
     if isinstance(value, np.generic):
         return known(value, scalar=True)
     if isinstance(value, np.ndarray):
@@ -319,7 +331,7 @@ def _from_sequence(values: Any) -> Tracer:
     if not has_tracer(values):
         return known(np.asarray(values))
     parts = [as_tracer(v) for v in values]
-    dtype = common_dtype(parts)
+    dtype = np.result_type(*(p.dtype for p in parts))   # within np.array, Python numbers are not weak
     shapes = {p.shape for p in parts}
     if len(shapes) > 1:
         raise ValueError("setting an array element with a sequence: the parts have shapes "
@@ -371,6 +383,11 @@ def _check_fits(node: Node, dtype: np.dtype) -> None:
     low, high = max(info.min, -2**63), min(info.max, 2**63 - 1)
     fits = emit("bitwise_and", emit("ge", node, constant(np.int64(low))), emit("le", node, constant(np.int64(high))))
     check(fits, "OverflowError", f"Python integer out of bounds for {dtype.name}")
+
+
+def static(value: Any) -> Any:
+    """A parameter that has to be known now (counts, widths, shifts); a plain array is guarded by its content."""
+    return current().pin(value) if isinstance(value, np.ndarray) else value
 
 
 def full_like_node(node: Node, value: Any) -> Node:

@@ -90,7 +90,13 @@ def _check_exponent(y: Node) -> None:
 
 
 def _reciprocal(x: Node) -> Node:
-    return emit("reciprocal", x) if x.dtype.is_float else emit("trunc_div", full_like_node(x, 1), x)
+    """Of an integer: 1, -1, or 0; of 0 what NumPy's conversion from infinity gives, the least signed integer."""
+    if x.dtype.is_float:
+        return emit("reciprocal", x)
+    quotient = emit("trunc_div", full_like_node(x, 1), x)
+    with np.errstate(all="ignore"):
+        of_zero = np.reciprocal(np.zeros((), x.dtype.numpy))
+    return emit("select", emit("eq", x, full_like_node(x, 0)), constant(of_zero), quotient)
 
 
 def _extreme(op: str, of_bool: str) -> Rule:
@@ -149,6 +155,13 @@ def _absolute(x: Node) -> Node:
 
 
 def _matmul(x: Node, y: Node) -> Node:
+    for position, operand in enumerate((x, y)):
+        if not operand.shape:
+            raise ValueError(f"matmul: Input operand {position} does not have enough dimensions (has 0)")
+    m, n = x.shape[-1], y.shape[max(len(y.shape) - 2, 0)]
+    if m != n:
+        raise ValueError(f"matmul: Input operand 1 has a mismatch in its core dimension 0 (size {n} is different from {m})")
+    np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     return widened(lambda a, b: emit("matmul", a, b), x, y)
 
 
@@ -228,7 +241,7 @@ def _weak_result(operands: list[Tracer], operator: bool) -> Callable[[np.dtype],
     """Python's operators on Python numbers give Python numbers."""
     if not operator or not all(t.weak for t in operands):
         return lambda dtype: None
-    return lambda dtype: {"i": int, "f": float}.get(dtype.kind)
+    return lambda dtype: {"i": int, "f": float, "b": bool}.get(dtype.kind)
 
 
 def _signature(ufunc: np.ufunc, dtype: Any) -> Any:
@@ -238,7 +251,7 @@ def _signature(ufunc: np.ufunc, dtype: Any) -> Any:
 def _resolved(ufunc: np.ufunc, operands: list[Tracer], outs: tuple[Any, ...], signature: Any, casting: str) -> list[Node]:
     """The operands in the dtypes of the loop that NumPy chooses."""
     strong = ufunc in COMPARISONS and any(t.dtype.kind in "iu" and not t.weak for t in operands)
-    kinds = [t.dtype if t.weak is None or (strong and t.weak is int and t.known is None) else t.weak for t in operands]
+    kinds = [t.weak if t.weak in (int, float) and not (strong and t.weak is int and t.known is None) else t.dtype for t in operands]
     out_kinds = [None if o is None else o.dtype for o in outs]
     chosen = {} if signature is None else {"signature": signature}
     resolved = ufunc.resolve_dtypes((*kinds, *out_kinds), casting=casting, **chosen)
