@@ -5,7 +5,7 @@
     translate.py  the walk over the nodes, functions           call.py       a node as its translation sees it, the table
 
 The translations are tables, foreign operator -> our ops, in files by family: pointwise, movement, reductions, indexing,
-contractions, pooling, normalization. The package onnx is loaded at the first call.
+contractions, pooling, normalization, quantization, resizing. The package onnx is loaded at the first call.
 """
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from planish.capture.onnx import (
     pooling,
     quantization,
     reductions,
+    resizing,
 )
 from planish.capture.onnx.call import supported_operators
 from planish.capture.onnx.model import read_model
@@ -29,7 +30,7 @@ from planish.capture.onnx.translate import translate_model
 from planish.ir import Graph
 
 __all__ = ["contractions", "indexing", "load_graph", "movement", "normalization", "pointwise", "pooling",
-           "quantization", "reductions", "supported_operators"]
+           "quantization", "reductions", "resizing", "supported_operators"]
 
 
 def load_graph(source: str | PathLike[str] | bytes | Any, *,

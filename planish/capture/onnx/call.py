@@ -84,6 +84,14 @@ class Call:
                         "fix them: load_graph(..., symbols={name: number})")
         return tuple(int(d) for d in dims)
 
+    def floats(self, i: int, what: str) -> tuple[float, ...]:
+        """The elements of operand `i`, flat. Raises UnsupportedOp where they depend on inputs."""
+        array = computed(self[i])
+        if array is None:
+            self.refuse(f"its {what} (operand {i}) depends on the values of inputs, or on their sizes",
+                        "give that input as a constant: load_graph(..., constants={name: array})")
+        return tuple(float(v) for v in array.flat)
+
     def integer(self, i: int, what: str) -> int:
         values = self.integers(i, what)
         if len(values) != 1:

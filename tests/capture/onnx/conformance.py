@@ -63,7 +63,10 @@ def _run(case: Any) -> bool:
 
 
 def _shape_like(feeds: dict[str, Any]) -> dict[str, np.ndarray]:
-    return {n: a for n, a in feeds.items() if np.ndim(a) == 0 or (np.ndim(a) == 1 and np.asarray(a).dtype.kind in "iub")}
+    """Scalars and vectors that may say shapes, axes or scales: all but a first vector of floats, which is data."""
+    first = next(iter(feeds), None)
+    return {n: a for n, a in feeds.items()
+            if np.ndim(a) == 0 or (np.ndim(a) == 1 and (np.asarray(a).dtype.kind in "iub" or n != first))}
 
 
 def _model(case: Any) -> Any:

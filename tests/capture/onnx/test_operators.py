@@ -200,6 +200,23 @@ CASES: dict[str, tuple[Any, ...]] = {
     "size": ("Size", [lambda r: floats(r, np.float32, 2, 3, 4)], {}),
     "dropout": ("Dropout", [lambda r: floats(r, np.float32, 9)], {}),
     "lrn": ("LRN", [lambda r: floats(r, np.float32, 1, 6, 3, 3)], {"size": 3}),
+    "resize nearest": ("Resize", [lambda r: floats(r, np.float32, 1, 2, 5, 4), None, lambda r: np.array([1, 1, 2, 3], np.float32)],
+                       {"fixed": [2], "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+    "resize linear": ("Resize", [lambda r: floats(r, np.float32, 1, 2, 5, 4), None, None, lambda r: np.array([1, 2, 8, 3])],
+                      {"fixed": [3], "mode": "linear"}),
+    "resize cubic": ("Resize", [lambda r: floats(r, np.float32, 1, 1, 5, 4), None, None, lambda r: np.array([1, 1, 9, 11])],
+                     {"fixed": [3], "mode": "cubic", "coordinate_transformation_mode": "align_corners"}),
+    "resize smaller": ("Resize", [lambda r: floats(r, np.float32, 1, 1, 9, 8), None, None, lambda r: np.array([1, 1, 4, 3])],
+                       {"fixed": [3], "mode": "linear", "antialias": 1, "opset": 18}),
+    "qlinear_matmul": ("QLinearMatMul", [lambda r: integers(r, np.uint8, 3, 5), lambda r: np.float32(0.1), lambda r: np.uint8(3),
+                                         lambda r: integers(r, np.uint8, 5, 4), lambda r: np.float32(0.2), lambda r: np.uint8(5),
+                                         lambda r: np.float32(0.3), lambda r: np.uint8(9)], {}),
+    "qlinear_conv": ("QLinearConv", [lambda r: integers(r, np.uint8, 1, 3, 6, 6), lambda r: np.float32(0.1), lambda r: np.uint8(3),
+                                     lambda r: integers(r, np.int8, 4, 3, 3, 3), lambda r: floats(r, np.float32, 4, low=0.1),
+                                     lambda r: np.zeros(4, np.int8), lambda r: np.float32(0.9), lambda r: np.uint8(99),
+                                     lambda r: integers(r, np.int32, 4)], {"fixed": [3, 5, 8]}),
+    "matmul_integer": ("MatMulInteger", [lambda r: integers(r, np.uint8, 3, 5), lambda r: integers(r, np.int8, 5, 4),
+                                         lambda r: np.uint8(3)], {}),
     "quantize": ("QuantizeLinear", [lambda r: floats(r, np.float32, 50, low=-40, high=40), lambda r: np.float32(0.1),
                                     lambda r: np.array(3, np.int8)], {}),
     "dequantize": ("DequantizeLinear", [lambda r: integers(r, np.uint8, 9), lambda r: np.float32(0.1),
@@ -208,7 +225,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 
 
 # The reference evaluator does not do these: another opset's meaning, groups, cropping, other sizes, its own rounding.
-ONNXRUNTIME_ONLY = {"softmax of opset 11", "conv_transpose", "pad and crop", "gather_elements", "lrn", "dequantize"}
+ONNXRUNTIME_ONLY = {"softmax of opset 11", "conv_transpose", "pad and crop", "gather_elements", "lrn", "dequantize", "qlinear_conv", "resize smaller"}
 
 
 @pytest.mark.parametrize("name", CASES)
