@@ -29,7 +29,7 @@ class Step:
 
 
 class Traced(Algebra):
-    """A value that records the ops applied to it. Each run makes a subclass, which holds its tape and what it stands for."""
+    """A value that records the ops applied to it. A subclass per run holds the tape."""
 
     __slots__ = ("value",)
     tape: list[Step]
@@ -63,10 +63,18 @@ class Traced(Algebra):
         return self.value.dtype
 
 
+def _tracing(world: type) -> type[Traced]:
+    """A kind of traced value with a tape of its own."""
+    class Recording(Traced):
+        __slots__ = ()
+    Recording.tape, Recording.world = [], world
+    return Recording
+
+
 def by_decomposition(decompose: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
     """A record's gradient that chains the gradients of the ops in `decompose`."""
     def gradient(g: Any, attributes: Any, result: Any, *operands: Any) -> Sequence[Any]:
-        kind = type("Traced", (Traced,), {"tape": [], "world": type(operands[0]), "__slots__": ()})
+        kind = _tracing(type(operands[0]))
         inputs = [kind(x) for x in operands]
         cotangents = {id(decompose(attributes, *inputs)): g}
         for step in reversed(kind.tape):

@@ -19,6 +19,7 @@ from planish.ops.rules import (
     cast_to,
     define,
     filled_like,
+    known,
     ops,
     require,
     require_at_least,
@@ -90,10 +91,9 @@ def _iota_rule(attributes: IotaAttributes) -> TensorType:
 
 
 def _iota(a: IotaAttributes) -> np.ndarray:
-    along = [1] * len(a.shape)
-    along[a.axis] = a.shape[a.axis]  # type: ignore[call-overload]
-    numbers = np.arange(a.shape[a.axis]).astype(a.dtype.numpy).reshape(along)
-    return np.broadcast_to(numbers, a.shape)  # type: ignore[arg-type]
+    shape = known(a.shape)
+    column = tuple(n if i == a.axis else 1 for i, n in enumerate(shape))
+    return np.broadcast_to(np.arange(shape[a.axis]).astype(a.dtype.numpy).reshape(column), shape)
 
 
 def _iota_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:

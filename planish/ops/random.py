@@ -16,6 +16,7 @@ from planish.ops.rules import (
     FLOATS,
     cast_to,
     define,
+    known,
     like,
     no_slope,
     ops,
@@ -87,11 +88,12 @@ def words(key: np.ndarray, count: int) -> np.ndarray:
 
 def _bits(a: BitsAttributes, key: np.ndarray) -> np.ndarray:
     """uint64 is two words, the lower half first."""
-    count = prod(a.shape)  # type: ignore[arg-type]
+    shape = known(a.shape)
+    count = prod(shape)
     if a.dtype is UINT32:
-        return words(key, count).reshape(a.shape)
+        return words(key, count).reshape(shape)
     low, high = words(key, 2 * count).astype(np.uint64).reshape(count, 2).T
-    return (low | (high << _HALF)).reshape(a.shape)
+    return (low | (high << _HALF)).reshape(shape)
 
 
 # --- type rules

@@ -31,6 +31,7 @@ from planish.types import (
     bounds,
     broadcast_shapes,
     dtype_of,
+    evaluate_dim,
     is_static,
 )
 
@@ -222,6 +223,11 @@ def rounded(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
         result = np.asarray(function(*(widened(a) for a in arrays), **options))
         return result.astype(dtype) if result.dtype == np.float32 else result
     return meaning
+
+
+def known(dims: Iterable[Dim]) -> tuple[int, ...]:
+    """Sizes where arrays are: every one is a number. Raises KeyError naming a symbol that is not."""
+    return tuple(evaluate_dim(d, {}) for d in dims)
 
 
 def widened(array: np.ndarray) -> np.ndarray:

@@ -38,8 +38,8 @@ def special_values(dtype: DType) -> np.ndarray:
         return np.array([False, True])
     if dtype.is_integer:
         info = np.iinfo(dtype.numpy)
-        values = [0, 1, 2, 3, 7, dtype.bits - 1, dtype.bits, info.max - 1, info.max, info.min, info.min + 1]
-        return np.array(values + [-1, -2, -3, -7] * (dtype.kind == "int"), dtype.numpy)
+        whole = [0, 1, 2, 3, 7, dtype.bits - 1, dtype.bits, info.max - 1, info.max, info.min, info.min + 1]
+        return np.array(whole + [-1, -2, -3, -7] * (dtype.kind == "int"), dtype.numpy)
     with np.errstate(over="ignore"):
         tiny, huge = _extremes(dtype)
         positive = np.array([0.0, tiny, 3 * tiny, 1e-3, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 100.0, np.inf], np.float64)

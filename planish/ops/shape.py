@@ -11,6 +11,7 @@ from planish.ops.record import Sample
 from planish.ops.rules import (
     ANY,
     define,
+    known,
     like,
     ops,
     require,
@@ -140,7 +141,7 @@ def _slice_rule(attributes: SliceAttributes, x: TensorType) -> TensorType:
 
 
 def _slices(a: SliceAttributes) -> tuple[slice, ...]:
-    return tuple(map(slice, a.starts, a.stops, a.steps))  # type: ignore[arg-type]
+    return tuple(map(slice, a.starts, a.stops, a.steps))
 
 
 def _slice_gradient(g: Any, a: SliceAttributes, y: Any, x: Any) -> Sequence[Any]:
@@ -173,16 +174,17 @@ def _pad_rule(attributes: PadAttributes, x: TensorType, fill: TensorType) -> Ten
         require_one_per_axis(what, values, x.rank)
         for value in values:
             require_at_least(what, value, 0)
-    return x.with_shape(map(_padded, x.shape, attributes.low, attributes.high, attributes.interior))
+    return x.with_shape(tuple(map(_padded, x.shape, attributes.low, attributes.high, attributes.interior)))
 
 
 def _padded(size: Dim, low: Dim, high: Dim, interior: int) -> Dim:
     return size + low + high + (largest(size - 1, 0) * interior if interior else 0)
 
 
-def padded(x: np.ndarray, fill: Any, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> np.ndarray:
-    result = np.full(tuple(map(_padded, x.shape, low, high, interior)), fill, x.dtype)
-    result[tuple(slice(lo, n - hi, step + 1) for lo, n, hi, step in zip(low, result.shape, high, interior, strict=True))] = x
+def padded(x: np.ndarray, fill: Any, low: Shape, high: Shape, interior: Sequence[int]) -> np.ndarray:
+    result = np.full(known(map(_padded, x.shape, low, high, interior)), fill, x.dtype)
+    edges = zip(known(low), result.shape, known(high), interior, strict=True)
+    result[tuple(slice(lo, n - hi, step + 1) for lo, n, hi, step in edges)] = x
     return result
 
 

@@ -4,7 +4,7 @@ The rational approximations and their ranges are fdlibm's s_erf.c and e_lgamma_r
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -45,40 +45,52 @@ def _rational(pair: tuple[Sequence[float], Sequence[float]], x: np.ndarray) -> n
     return _polynomial(pair[0], x) / _polynomial(pair[1], x)
 
 
+def _by_range(x: np.ndarray, result: np.ndarray, *pieces: tuple[np.ndarray, Callable[..., np.ndarray]]) -> np.ndarray:
+    """Fill `result` piece by piece: each function sees only the elements of its own range."""
+    for chosen, function in pieces:
+        where = np.flatnonzero(chosen)
+        if where.size:
+            result[where] = function(x[where])
+    return result
+
+
 def _erfc_tail(x: np.ndarray) -> np.ndarray:
     """erfc for x >= 1.25; exp(-x^2) is split so that the square's rounding does not grow."""
     head = (x.view(np.uint64) & np.uint64(0xFFFFFFFF00000000)).view(np.float64)
-    s = 1 / (x * x)
-    ratio = np.where(x < 1 / 0.35, _rational(_ERFC_MIDDLE, s), _rational(_ERFC_FAR, s))
+    ratio = _by_range(1 / (x * x), np.empty_like(x), (x < 1 / 0.35, lambda s: _rational(_ERFC_MIDDLE, s)),
+                      (x >= 1 / 0.35, lambda s: _rational(_ERFC_FAR, s)))
     return np.exp(-head * head - 0.5625) * np.exp((head - x) * (head + x) + ratio) / x
 
 
 def erf(x: np.ndarray) -> np.ndarray:
-    x = np.asarray(x, np.float64)
+    """Of a flat array."""
     a = np.abs(x)
-    small = a < 0.84375
-    xs = np.where(small, x, 0)
-    y = xs + xs * _rational(_ERF_SMALL, xs * xs)
-    near = (a >= 0.84375) & (a < 1.25)
-    y = np.where(near, np.copysign(_ERF_OF_ONE + _rational(_ERF_NEAR_ONE, np.where(near, a - 1, 0)), x), y)
-    far = a >= 1.25
-    y = np.where(far, np.copysign(1 - _erfc_tail(np.where(far, np.minimum(a, 6), 6.0)), x), y)
-    return np.where(np.isnan(x), x, np.where(a >= 6, np.copysign(1.0, x), y))
+    return _by_range(
+        x, np.where(np.isnan(x), x, np.copysign(1.0, x)),
+        (a < 0.84375, lambda v: v + v * _rational(_ERF_SMALL, v * v)),
+        ((a >= 0.84375) & (a < 1.25), lambda v: np.copysign(_ERF_OF_ONE + _rational(_ERF_NEAR_ONE, np.abs(v) - 1), v)),
+        ((a >= 1.25) & (a < 6), lambda v: np.copysign(1 - _erfc_tail(np.abs(v)), v)))
+
+
+def _erfc_small(x: np.ndarray) -> np.ndarray:
+    r = x * _rational(_ERF_SMALL, x * x)
+    return np.where(x < 0.25, 1 - (x + r), 0.5 - (x - 0.5 + r))
+
+
+def _erfc_near_one(x: np.ndarray) -> np.ndarray:
+    p = _rational(_ERF_NEAR_ONE, np.abs(x) - 1)
+    return np.where(x > 0, 1 - _ERF_OF_ONE - p, 1 + (_ERF_OF_ONE + p))
 
 
 def erfc(x: np.ndarray) -> np.ndarray:
-    x = np.asarray(x, np.float64)
+    """Of a flat array."""
     a = np.abs(x)
-    xs = np.where(a < 0.84375, x, 0)
-    r = xs * _rational(_ERF_SMALL, xs * xs)
-    y = np.where(xs < 0.25, 1 - (xs + r), 0.5 - (xs - 0.5 + r))
-    near = (a >= 0.84375) & (a < 1.25)
-    p = _rational(_ERF_NEAR_ONE, np.where(near, a - 1, 0))
-    y = np.where(near, np.where(x > 0, 1 - _ERF_OF_ONE - p, 1 + (_ERF_OF_ONE + p)), y)
-    far = a >= 1.25
-    tail = _erfc_tail(np.where(far, np.minimum(a, 28), 28.0))
-    y = np.where(far, np.where(x > 0, tail, 2 - tail), y)
-    return np.where(np.isnan(x), x, np.where(x >= 28, 0.0, np.where(x <= -6, 2.0, y)))
+    return _by_range(
+        x, np.where(np.isnan(x), x, np.where(x > 0, 0.0, 2.0)),
+        (a < 0.84375, _erfc_small),
+        ((a >= 0.84375) & (a < 1.25), _erfc_near_one),
+        ((x >= 1.25) & (x < 28), _erfc_tail),
+        ((x <= -1.25) & (x > -6), lambda v: 2 - _erfc_tail(-v)))
 
 
 _GAMMA_NEAR_TWO = ([7.72156649015328655494e-02, 6.73523010531292681824e-02, 7.38555086081402883957e-03,
@@ -107,15 +119,19 @@ _GAMMA_FAR = (4.18938533204672725052e-01,
 
 
 def lgamma(x: np.ndarray) -> np.ndarray:
-    """log |gamma(x)|; infinite at 0 and the negative integers."""
-    x = np.asarray(x, np.float64)
-    a = np.abs(x)
-    below = np.minimum(a, 2)
-    y = np.where(a < 2, _lgamma_below_two(below), np.where(a < 8, _lgamma_to_eight(np.clip(a, 2, 8)), _lgamma_far(a)))
-    sine = np.abs(np.sin(np.pi * (a - np.rint(a))))
-    mirrored = np.log(np.pi / (sine * a)) - y
-    y = np.where((x < 0) & (np.floor(x) != x), mirrored, y)
-    return np.where(np.isinf(x) | ((x <= 0) & (np.floor(x) == x)), np.inf, np.where(np.isnan(x), x, y))
+    """log |gamma(x)| of a flat array; infinite at 0 and the negative integers."""
+    pole = (x <= 0) & (np.floor(x) == x)
+    return _by_range(
+        x, np.where(np.isnan(x), x, np.inf),
+        ((x > 0) & (x < 2), _lgamma_below_two),
+        ((x >= 2) & (x < 8), _lgamma_to_eight),
+        ((x >= 8) & (x < np.inf), _lgamma_far),
+        ((x < 0) & ~pole, _lgamma_mirrored))
+
+
+def _lgamma_mirrored(x: np.ndarray) -> np.ndarray:
+    a = -x
+    return np.log(np.pi / (np.abs(np.sin(np.pi * (a - np.rint(a)))) * a)) - lgamma(a)
 
 
 def _lgamma_below_two(x: np.ndarray) -> np.ndarray:
@@ -146,7 +162,20 @@ def _lgamma_to_eight(x: np.ndarray) -> np.ndarray:
 
 
 def _lgamma_far(x: np.ndarray) -> np.ndarray:
-    x = np.maximum(x, 8)
     z = 1 / x
     series = _GAMMA_FAR[0] + z * _polynomial(_GAMMA_FAR[1], z * z)
     return (x - 0.5) * (np.log(x) - 1) + np.where(x < 2.0 ** 58, series, 0)
+
+
+CHUNK = 1 << 14  # elements worked on at a time: their float64 intermediates stay in cache
+
+
+def in_float64(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """`function` of flat float64 arrays, for arrays of any float dtype and shape."""
+    def meaning(x: np.ndarray) -> np.ndarray:
+        flat = x.reshape(-1)
+        result = np.empty_like(flat)
+        for start in range(0, flat.size, CHUNK):
+            result[start:start + CHUNK] = function(flat[start:start + CHUNK].astype(np.float64))
+        return result.reshape(x.shape)
+    return meaning

@@ -43,10 +43,6 @@ def sigmoid_of(x: np.ndarray) -> np.ndarray:
     return np.where(np.signbit(x), e, np.ones_like(e)) / (1 + e)
 
 
-def _in_float64(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda x: function(x.astype(np.float64)).astype(x.dtype)
-
-
 _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760)
 
 
@@ -100,9 +96,9 @@ acosh = unary("acosh", np.arccosh, lambda g, y, x: g * ops.rsqrt(x * x - 1.0), b
 atanh = unary("atanh", np.arctanh, lambda g, y, x: g / (1.0 - x * x), between=(-0.99, 0.99))
 
 # --- special functions
-erf = unary("erf", _in_float64(special.erf), lambda g, y, x: g * ops.exp(ops.neg(x * x)) * _PI_2)
-erfc = unary("erfc", _in_float64(special.erfc), lambda g, y, x: g * ops.exp(ops.neg(x * x)) * -_PI_2)
-lgamma = unary("lgamma", _in_float64(special.lgamma), lambda g, y, x: g * digamma(x), between=(-4, 30))
+erf = unary("erf", special.in_float64(special.erf), lambda g, y, x: g * ops.exp(ops.neg(x * x)) * _PI_2)
+erfc = unary("erfc", special.in_float64(special.erfc), lambda g, y, x: g * ops.exp(ops.neg(x * x)) * -_PI_2)
+lgamma = unary("lgamma", special.in_float64(special.lgamma), lambda g, y, x: g * digamma(x), between=(-4, 30))
 
 # --- rounding: piecewise constant
 floor = unary("floor", np.floor, tolerance="exact")

@@ -10,11 +10,11 @@ import numpy as np
 
 from planish.ops.contract import Pairs, dilated, require_window, sliding, window_positions
 from planish.ops.record import Sample
-from planish.ops.rules import NUMBERS, define, like, ops, require, require_one_per_axis, widened
+from planish.ops.rules import NUMBERS, define, known, like, ops, require, require_one_per_axis, widened
 from planish.ops.samples import random_array, strided, with_specials
 from planish.ops.scan import highest, lowest
 from planish.ops.shape import padded
-from planish.types import DType, TensorType, dtype_of
+from planish.types import DType, Shape, TensorType, dtype_of
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,11 @@ def _rule(attributes: WindowAttributes, x: TensorType) -> TensorType:
     require_one_per_axis("window", attributes.window, x.rank)
     require_window(attributes.strides, attributes.padding, attributes.dilation, x.rank)
     require(all(w >= 1 for w in attributes.window), f"window {attributes.window} has a size less than 1")
-    return x.with_shape(map(window_positions, x.shape, attributes.window, attributes.strides, attributes.dilation,
-                            attributes.padding))
+    return x.with_shape(_positions(attributes, x.shape))
+
+
+def _positions(a: WindowAttributes, shape: Shape) -> Shape:
+    return tuple(map(window_positions, shape, a.window, a.strides, a.dilation, a.padding))
 
 
 def _meaning(a: WindowAttributes, x: np.ndarray) -> np.ndarray:
@@ -52,7 +55,7 @@ def _meaning(a: WindowAttributes, x: np.ndarray) -> np.ndarray:
     low, high = (tuple(p[i] for p in a.padding) for i in (0, 1))
     inside = padded(wide, identity(dtype_of(wide)), low, high, (0,) * x.ndim)
     if inside.size == 0:
-        return np.empty(tuple(map(window_positions, x.shape, a.window, a.strides, a.dilation, a.padding)), x.dtype)
+        return np.empty(known(_positions(a, x.shape)), x.dtype)
     views = sliding(inside, a.window, a.strides, a.dilation)
     axes = tuple(range(x.ndim, 2 * x.ndim))
     return np.asarray(ufunc.reduce(views, axis=axes, dtype=wide.dtype)).astype(x.dtype, copy=False)
