@@ -74,7 +74,7 @@ def _random_node(rule: Rule, rng: np.random.Generator, dtype: DType) -> Node | N
     try:
         if rule.example is not None:
             return rule.example(rng, dtype)
-        return Instances(rng).draw(rule.pattern, dtype)
+        return Instances(rng).draw(rule.orders[int(rng.integers(len(rule.orders)))], dtype)
     except (TypeRuleError, OverflowError):
         return None
 

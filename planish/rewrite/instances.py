@@ -143,7 +143,8 @@ class Instances:
             if pattern.op.name == "pad" and operands:
                 operands.append(self.input(wanted, ()))
                 continue
-            drawn = self.draw(one, wanted)
+            compares = isinstance(one, OpPattern) and one.op.name in COMPARISONS
+            drawn = self.draw(one, dtype if compares else wanted)
             operands += drawn if isinstance(drawn, tuple) else [drawn]
         attributes = ATTRIBUTES.get(pattern.op.name, _no_attributes)(self, operands, dtype)
         return pattern.op(*operands, **{**attributes, **pattern.attributes})
