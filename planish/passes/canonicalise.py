@@ -56,19 +56,21 @@ class _Canonicaliser:
         left, right = node.operands
         if left in self.constants:
             return rebuild(node, (right, left)), "constant_right"
-        gathered = self.gathered(node.op, left, right)
+        gathered = self.gathered(node.op, left, right, uses)
         return None if gathered is None else (gathered, "gather_constants")
 
-    def gathered(self, op: Op, left: Node, right: Node) -> Node | None:
-        """(x + c) + d -> x + (c + d); (x + c) + y and y + (x + c) -> (x + y) + c. For integers and bool."""
+    def gathered(self, op: Op, left: Node, right: Node, uses: Mapping[Node, int]) -> Node | None:
+        """(x + c) + d -> x + (c + d); (x + c) + y and y + (x + c) -> (x + y) + c where x + c has no other user.
+
+        For integers and bool.
+        """
         if op.name not in GATHERED or left.dtype.is_float:
             return None
-        if self.ends_in_constant(op, left):
-            x, c = left.operands
-            return op(x, op(c, right)) if right in self.constants else op(op(x, right), c)
-        if self.ends_in_constant(op, right):
-            x, c = right.operands
-            return op(op(left, x), c)
+        if right in self.constants:
+            return op(left.operands[0], op(left.operands[1], right)) if self.ends_in_constant(op, left) else None
+        for chain, other in ((left, right), (right, left)):
+            if self.ends_in_constant(op, chain) and uses.get(chain, 1) == 1:
+                return op(op(chain.operands[0], other), chain.operands[1])
         return None
 
     def ends_in_constant(self, op: Op, node: Node) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 from planish import knobs
@@ -40,16 +41,25 @@ def save_each(folder: str | Path) -> Hook:
     return hook
 
 
-def compare_each(rng: np.random.Generator, *, tolerance: float = 1e-9) -> Hook:
-    """Translation validation: both graphs in float64 on random inputs; differences beyond `tolerance` (relative to the
-    largest element of an output) raise VerificationError naming the pass."""
+def compare_each(rng: np.random.Generator, *, units: float = 16) -> Hook:
+    """Translation validation: both graphs in float64 on random inputs.
+
+    A difference of more than `units` in the last place of the graph's narrowest float, relative to the largest element of
+    an output, raises VerificationError naming the pass (constants are rounded to their dtype, however they are used).
+    """
     def hook(position: int, before: Graph, after: Graph, record: PassRecord) -> None:
+        tolerance = units * _last_place(before)
         inputs = random_inputs(before, rng)
         expected, found = (interpret(g, inputs, precision="float64") for g in (before, after))
         for i, (a, b) in enumerate(zip(expected, found)):
             if not _is_close(a, b, tolerance):
                 raise VerificationError(f"after {record.name}: output {i} is another; largest difference {np.max(np.abs(a - b))}")
     return hook
+
+
+def _last_place(graph: Graph) -> float:
+    types = [t for n in graph.nodes() for t in (n.type if isinstance(n.type, tuple) else (n.type,))]
+    return max((float(ml_dtypes.finfo(t.dtype.numpy).eps) for t in types if t.dtype.is_float), default=0.0)
 
 
 def _is_close(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
