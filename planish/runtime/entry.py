@@ -70,6 +70,7 @@ def ir(machine: str, head: int) -> str:
     _write_dims_agree(module, head)
     _write_run(module)
     _write_attempt(module, head)
+    _write_normalised(module)
     _write_entry(module)
     return str(module)
 
@@ -383,13 +384,12 @@ def _run_body(b: Builder, program: Value, buffers: Value, dims: Value) -> Value:
 
 def _raise(b: Builder, program: Value, status: Value) -> None:
     """Return null with the error that the program's `fail` callable raises for a status."""
+    packed = b.call("PyTuple_New", "ptr", [_ONE])
+    _return_if(b, _is(b, "eq", packed, _NULL), _NULL)
     number = b.call("PyLong_FromLong", "ptr", [b.cast("sext", status, "i64")])
-    _return_if(b, _is(b, "eq", number, _NULL), _NULL)
-    argument = b.value("ptr", "alloca ptr, align 8")
-    b.store(number, argument, 8)
-    fail = _field(b, ProgramTable, program, "fail", "ptr")
-    answer = b.call("PyObject_Vectorcall", "ptr", [fail, argument, _ONE, _NULL])
-    b.call("Py_DecRef", "void", [number])
+    b.call("PyTuple_SetItem", "i32", [packed, _ZERO, number])
+    answer = b.call("PyObject_CallObject", "ptr", [_field(b, ProgramTable, program, "fail", "ptr"), packed])
+    b.call("Py_DecRef", "void", [packed])
     b.ret(answer)  # null: `fail` never returns
 
 
@@ -407,6 +407,41 @@ def _return_tuple(call: _Call) -> None:
     b.ret(answer)
 
 
+def _write_normalised(module: Module) -> None:
+    """normalised(program, arguments, given, keywords): the tuple that normalise(names, *values) gives, or
+    null.
+
+    Called with a packed tuple: the interpreter's faster calls are not exported before Python 3.12."""
+    parameters = [("ptr", "program"), ("ptr", "arguments"), ("i64", "given"), ("ptr", "keywords")]
+    b = module.function("normalised", parameters, "ptr", "internal")
+    program, arguments, given, keywords = b.parameters
+    absent, present, go = b.label("absent"), b.label("present"), b.label("go")
+    b.branch(_is(b, "eq", keywords, _NULL), absent, present)
+    b.place(absent)
+    empty = b.call("PyTuple_New", "ptr", [_ZERO])
+    b.jump(go)
+    b.place(present)
+    named = b.call("PyTuple_Size", "i64", [keywords])
+    b.call("Py_IncRef", "void", [keywords])
+    b.jump(go)
+    b.place(go)
+    names = b.value("ptr", f"phi ptr [{empty.name}, %{absent}], [{keywords.name}, %{present}]")
+    extra = b.value("i64", f"phi i64 [0, %{absent}], [{named.name}, %{present}]")
+    count = b.add(given, extra)
+    packed = b.call("PyTuple_New", "ptr", [b.add(count, _ONE)])
+    _return_if(b, _is(b, "eq", packed, _NULL), _NULL)
+    b.call("PyTuple_SetItem", "i32", [packed, _ZERO, names])
+    loop = b.loop(_ZERO, count, _ONE)
+    value = b.load("ptr", b.gep("ptr", arguments, loop.index), 8)
+    b.call("Py_IncRef", "void", [value])
+    b.call("PyTuple_SetItem", "i32", [packed, b.add(loop.index, _ONE), value])
+    loop.end()
+    normalise = _field(b, ProgramTable, program, "normalise", "ptr")
+    answer = b.call("PyObject_CallObject", "ptr", [normalise, packed])
+    b.call("Py_DecRef", "void", [packed])
+    b.ret(answer)
+
+
 def _write_entry(module: Module) -> None:
     """The builtin: METH_FASTCALL | METH_KEYWORDS."""
     parameters = [("ptr", "self"), ("ptr", "arguments"), ("i64", "given"), ("ptr", "keywords")]
@@ -419,8 +454,7 @@ def _write_entry(module: Module) -> None:
     answer = b.call("attempt", "ptr", [program, arguments])
     _return_if(b, _is(b, "ne", answer, _MISS), answer)
     direct.end()
-    normalise = _field(b, ProgramTable, program, "normalise", "ptr")
-    arrays = b.call("PyObject_Vectorcall", "ptr", [normalise, arguments, given, keywords])
+    arrays = b.call("normalised", "ptr", [program, arguments, given, keywords])
     _return_if(b, _is(b, "eq", arrays, _NULL), _NULL)
     items = b.value("ptr", f"alloca ptr, {wanted}, align 8")
     loop = b.loop(_ZERO, wanted, _ONE)

@@ -31,7 +31,7 @@ SYSTEM_NAMES = frozenset((
     "pthread_sigmask", "__register_atfork"))
 PYTHON_NAMES = frozenset((
     "Py_IncRef", "Py_DecRef", "PyCapsule_New", "PyCapsule_GetPointer", "PyCapsule_GetContext",
-    "PyCapsule_SetContext", "PyObject_Vectorcall", "PyTuple_New", "PyTuple_SetItem", "PyTuple_GetItem",
+    "PyCapsule_SetContext", "PyObject_CallObject", "PyTuple_New", "PyTuple_SetItem", "PyTuple_GetItem",
     "PyTuple_Size", "PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_NoMemory", "PyLong_FromLong"))
 RUNTIME_NAMES = PROGRAM_NAMES | SYSTEM_NAMES | PYTHON_NAMES
 

@@ -37,8 +37,8 @@ class _MethodDef(ctypes.Structure):
 class Runtime:
     """The loaded runtime. Use `runtime()`; there is one per process.
 
-    `provided`: addresses of what compiled programs may import from it. `why_not_direct`: why arrays are not read
-    directly in this interpreter; empty where they are.
+    `provided`: addresses of what compiled programs may import from it. `why_not_direct`: why arrays are not
+    read directly in this interpreter; empty where they are.
     """
 
     def __init__(self, blob: Blob):

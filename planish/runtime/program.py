@@ -89,7 +89,7 @@ class _Core:
     # --- the road by ctypes
 
     def call_ctypes(self, *arrays: Any, **named: Any) -> Any:
-        taken = self.normalise(*arrays, **named)
+        taken = self.normalise(tuple(named), *arrays, *named.values())
         dims = self.signature.dims_of(taken)
         made = zip(self.spec.outputs, self.output_dtypes, strict=True)
         outputs = [_empty(_shape(s, dims), dtype) for s, dtype in made]

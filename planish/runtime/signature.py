@@ -29,9 +29,11 @@ class Signature:
         self.dtypes = [dtype_of(s.dtype).numpy for s in spec.inputs]
         self.derive = code.address("planish_derive") if spec.n_dims else 0
 
-    def normalise(self, *arrays: Any, **named: Any) -> tuple[np.ndarray, ...]:
-        """Arguments as the builtin takes them: plain, contiguous, aligned arrays of the native byte order."""
-        given = self._bind(arrays, named)
+    def normalise(self, names: tuple[str, ...], *values: Any) -> tuple[np.ndarray, ...]:
+        """Arguments as the builtin takes them: plain, contiguous, aligned arrays of the native byte order.
+        The last values belong to the keywords `names`."""
+        positional = len(values) - len(names)
+        given = self._bind(values[:positional], dict(zip(names, values[positional:], strict=True)))
         taken = tuple(self._plain(i, a) for i, a in enumerate(given))
         self.dims_of(taken)
         return taken

@@ -64,7 +64,7 @@ def test_blocks_are_aligned_writable_and_their_own(size):
 
 
 def test_a_recycled_block_is_large_enough():
-    """Random sizes, all freed and handed out again: by the block's header, its mapping reaches past its end."""
+    """Random sizes, all freed and handed out again: by its header, a block's mapping reaches past its end."""
     source = np.random.default_rng()
     for _ in range(3):
         sizes = [int(s) for s in 2.0 ** source.uniform(0, 23, 200)]
