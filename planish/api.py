@@ -90,11 +90,13 @@ class Recompile:
 
 # --- signatures
 
-@dataclass(frozen=True)
 class Static:
     """An argument that is part of the signature by its value."""
 
-    value: Any
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
 
 
 @dataclass(frozen=True)
@@ -140,10 +142,12 @@ class Jitted:
         if not callable(function):
             raise TypeError(f"jit compiles functions; {type(function).__name__} is not callable")
         update_wrapper(self, function)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.function, self.options = function, options
         self.traces = 0
         self.recompiles: list[Recompile] = []
         self._parameters = inspect.signature(function)
+        self._has_defaults = inspect.isfunction(function) or inspect.ismethod(function)   # C functions know their own
         self._static = _static_parameters(self._parameters, static_nums, static_names)
         self._positional = _positional_count(self._parameters) if not self._static else None
         self._valued: dict[Tree, frozenset[int]] = {}       # leaves that are numbers used as Python values
@@ -190,7 +194,8 @@ class Jitted:
         """The leaves of the arguments with defaults filled in, static ones wrapped."""
         if keywords or len(args) != self._positional:
             bound = self._parameters.bind(*args, **keywords)
-            bound.apply_defaults()
+            if self._has_defaults:
+                bound.apply_defaults()
             for name in self._static:
                 if name in bound.arguments:
                     bound.arguments[name] = Static(bound.arguments[name])
@@ -231,7 +236,7 @@ class Jitted:
             return self._programs.get(signature)
         except TypeError as error:
             culprit = next((n for n, k in zip(self._names(signature.tree), signature.keys) if not _is_hashable(k)), "an argument")
-            raise SignatureError(f"{self.__name__}: {culprit} is neither an array, a number nor hashable ({error}); "  # type: ignore[attr-defined]
+            raise SignatureError(f"{self.__name__}: {culprit} is neither an array, a number nor hashable ({error}); "
                                  "pass arrays, or containers of arrays, or a hashable static value") from None
 
     def _compiled(self, leaves: list[Any], tree: Tree, flat: bool) -> Program:
@@ -272,7 +277,7 @@ class Jitted:
             static = frozenset(i for i, key in enumerate(signature.keys) if not is_runtime(key))
             try:
                 return signature, trace_function(self.function, [_unwrapped(x) for x in leaves], tree.unflatten, static, names,
-                                                 self.__name__)  # type: ignore[attr-defined]
+                                                 self.__name__)
             except NeedsValue as need:
                 position = need.argument.position
                 self._valued[tree] = self._valued.get(tree, frozenset()) | {position}
@@ -344,9 +349,9 @@ class Program:
         That needs a program that offers it (`direct_call`), arrays in the order they are passed, and one new array out.
         """
         captured = self.captured
-        plain = (captured.tree == LEAF and not captured.writes and not captured.contiguous and not captured.aliased
-                 and captured.feeds == tuple(range(len(captured.feeds))) and captured.results[0].source == "output"
-                 and captured.results[0].kind == "array" and not captured.results[0].steps)
+        in_order = all(isinstance(f, int) for f in captured.feeds) and list(captured.feeds) == list(range(len(captured.feeds)))
+        plain = (captured.tree == LEAF and in_order and not captured.writes and not captured.aliased
+                 and captured.results[0].source == "output" and captured.results[0].kind == "array" and not captured.results[0].steps)
         offer = getattr(self.compiled, "direct_call", None)
         if not plain or offer is None:
             return False

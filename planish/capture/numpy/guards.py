@@ -7,7 +7,7 @@ array is frozen. What is reached in another way (a file, a C library, an object'
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -94,10 +94,14 @@ def _show(value: Any) -> str:
     return text if len(text) <= 40 else f"{type(value).__name__} {text[:30]}..."
 
 
-def guards_of(function: Any) -> Guards:
-    """What the function can read by name, as it is now."""
+def guards_of(function: Any, objects: Sequence[Any] = ()) -> Guards:
+    """What the function can read by name, as it is now, and the attributes of `objects` among its arguments."""
     guards = Guards()
-    _Walk(guards).callable(function, 0)
+    walk = _Walk(guards)
+    walk.callable(function, 0)
+    for one in objects:
+        if not isinstance(one, _PLAIN):
+            walk.members(one, _names(function), 0, type(one).__name__)
     return guards
 
 

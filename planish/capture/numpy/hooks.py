@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from planish.capture.location import user_location
+from planish.capture.numpy.buffer import buffer, install_forwards
 from planish.capture.numpy.create import filled
 from planish.capture.numpy.shape import materialised
 from planish.capture.numpy.tracer import ACTIVE, Tracer, as_tracer, has_tracer
@@ -118,9 +119,17 @@ def _ascontiguous(a: Any, dtype: Any = None, *, like: Any = None) -> Tracer:
 _CONVERSIONS: dict[str, Callable[..., Any]] = {
     "asarray": _asarray, "asanyarray": _asarray, "array": _array, "ascontiguousarray": _ascontiguous,
 }
+
+
+def _created(shape: Any, value: Any, dtype: Any, order: Any) -> Any:
+    made = filled(shape, value, dtype)
+    return made if made.known is None else buffer(np.asarray(made.known, order=order))
+
+
 _CREATIONS: dict[str, Callable[..., Any]] = {
-    "zeros": lambda shape, dtype=np.float64, order="C", **kw: filled(shape, 0, dtype),
-    "ones": lambda shape, dtype=np.float64, order="C", **kw: filled(shape, 1, dtype),
-    "empty": lambda shape, dtype=np.float64, order="C", **kw: filled(shape, 0, dtype),
-    "full": lambda shape, fill_value, dtype=None, order="C", **kw: filled(shape, fill_value, dtype),
+    "zeros": lambda shape, dtype=np.float64, order="C", **kw: _created(shape, 0, dtype, order),
+    "ones": lambda shape, dtype=np.float64, order="C", **kw: _created(shape, 1, dtype, order),
+    "empty": lambda shape, dtype=np.float64, order="C", **kw: _created(shape, 0, dtype, order),
+    "full": lambda shape, fill_value, dtype=None, order="C", **kw: _created(shape, fill_value, dtype, order),
 }
+install_forwards()

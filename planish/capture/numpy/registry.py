@@ -38,6 +38,7 @@ def _method(function: Any) -> Callable[..., Any]:
 def dispatch(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Call the handler of a NumPy function; where no argument of the program goes in, NumPy itself."""
     handler = FUNCTIONS.get(function)
+    args, keywords = unbuffered(args), unbuffered(keywords)
     if handler is None:
         if _all_known((args, keywords)):
             return _call_known(function, args, keywords)
@@ -67,6 +68,17 @@ def _name(function: Any) -> str:
     return f"{module}.{function.__name__}"
 
 
+def unbuffered(value: Any) -> Any:
+    """Arrays that the function allocated, as the traced arrays they stand for."""
+    if isinstance(value, dict):
+        return {k: unbuffered(v) for k, v in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(map(unbuffered, value))
+    if isinstance(value, np.ndarray) and getattr(value, "tracer", None) is not None:
+        return value.tracer  # type: ignore[attr-defined]
+    return value
+
+
 def _all_known(value: Any) -> bool:
     if isinstance(value, Tracer):
         return value.known is not None
@@ -78,15 +90,22 @@ def _all_known(value: Any) -> bool:
 def _values(value: Any) -> Any:
     if isinstance(value, Tracer):
         assert value.known is not None
-        return value.known[()] if value.scalar else value.known
+        return value.known.item() if value.weak else value.known[()] if value.scalar else value.known
     if isinstance(value, dict):
         return {k: _values(v) for k, v in value.items()}
     return type(value)(map(_values, value)) if type(value) in (tuple, list) else value
 
 
 def _call_known(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    made = function(*_values(args), **_values(keywords))
-    return known(made, scalar=isinstance(made, np.generic)) if isinstance(made, (np.ndarray, np.generic)) else made
+    return _wrapped(function(*_values(args), **_values(keywords)))
+
+
+def _wrapped(made: Any) -> Any:
+    if type(made) in (tuple, list):
+        return type(made)(map(_wrapped, made))
+    if isinstance(made, (np.ndarray, np.generic)) and made.dtype.kind in "biuf":
+        return known(np.array(made), scalar=isinstance(made, np.generic))
+    return made
 
 
 def array_function(self: Tracer, function: Any, types: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

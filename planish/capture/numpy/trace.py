@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +18,10 @@ import numpy as np
 from planish.capture.location import user_location
 from planish.capture.numpy.guards import Guards, generator_state, guards_of
 from planish.capture.numpy.hooks import hooked
+from planish.capture.numpy.registry import unbuffered
 from planish.capture.numpy.tracer import ACTIVE, Argument, Step, Storage, Trace, Tracer, as_tracer
 from planish.capture.pytree import Tree, flatten
-from planish.errors import CaptureError
+from planish.errors import CaptureError, CaptureWarning
 from planish.ir import Graph, Node, constant, input_node, interpret
 from planish.ir.graph import rebuild
 from planish.types import TensorType, dtype_of
@@ -60,7 +62,8 @@ class Captured:
 def trace_function(function: Callable[..., Any], leaves: Sequence[Any], rebuild_arguments: Callable[[list[Any]], tuple[tuple, dict]],
                    static: frozenset[int], names: Sequence[str], name: str) -> Captured:
     """Trace `function`. `rebuild_arguments` puts leaves back into (args, kwargs); `static` leaves are passed as they are."""
-    guards = guards_of(function)
+    objects = [leaf for i, leaf in enumerate(leaves) if i in static]
+    guards = guards_of(function, objects)
     trace = Trace(names=dict(guards.arrays))
     inputs: dict[int, Storage] = {}
     labels = _labels(names)
@@ -72,6 +75,7 @@ def trace_function(function: Callable[..., Any], leaves: Sequence[Any], rebuild_
             result = function(*args, **keywords)
             del args, keywords, tracers
         _check_generators(guards)
+        guards = _check_side_effects(guards, lambda: guards_of(function, objects))
         return _Finish(trace, inputs, guards, name).captured(result, function)
     finally:
         ACTIVE.trace = outer
@@ -105,6 +109,17 @@ def _check_generators(guards: Guards) -> None:
                                "be the same at every call. Draw outside and pass them as an argument")
 
 
+def _check_side_effects(guards: Guards, again: Callable[[], Guards]) -> Guards:
+    """The guards as they are after the trace; a warning if the function itself changed what it reads."""
+    change = guards.change()
+    if change is None:
+        return guards
+    name, old, new = change
+    warnings.warn(CaptureWarning(f"{name} was changed while the function was traced ({old} -> {new}); this happens once, not at every "
+                                 "call. Return the new value instead"), stacklevel=2)
+    return again()
+
+
 @dataclass
 class _Finish:
     """From a trace that ended to what it means."""
@@ -118,6 +133,7 @@ class _Finish:
 
     def captured(self, result: Any, function: Any) -> Captured:
         leaves, tree = flatten(result)
+        leaves = unbuffered(leaves)
         del result
         self.trace.check_unchanged()
         alone = self._exclusive(leaves)

@@ -118,6 +118,8 @@ class Storage:
         return self.node
 
     def set(self, node: Node) -> None:
+        if self.array is not None and self.array.dtype.kind == "f" and self.array.flags.writeable:
+            self.array.fill(np.nan)     # compiled code that still reads this memory is to notice
         self.array, self.node = None, node
         self.version += 1
         self.written = True
@@ -320,6 +322,11 @@ def as_tracer(value: Any) -> Tracer:
     if isinstance(value, np.generic):
         return known(value, scalar=True)
     if isinstance(value, np.ndarray):
+        stands_for = getattr(value, "tracer", None)
+        if stands_for is not None:
+            return stands_for
+        if type(value) not in (np.ndarray, np.memmap) and not hasattr(value, "tracer"):
+            raise CaptureError(f"{user_location()}: {type(value).__name__} can't be used in a compiled function; only plain arrays can")
         dtype_of(value)
         return Tracer(current().adopt(value))
     if isinstance(value, (list, tuple)):
@@ -343,7 +350,7 @@ def _from_sequence(values: Any) -> Tracer:
 def has_tracer(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(map(has_tracer, value))
-    return isinstance(value, Tracer)
+    return isinstance(value, Tracer) or getattr(value, "tracer", None) is not None
 
 
 def common_dtype(values: list[Tracer]) -> np.dtype:

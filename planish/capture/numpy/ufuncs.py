@@ -250,8 +250,9 @@ def _signature(ufunc: np.ufunc, dtype: Any) -> Any:
 
 def _resolved(ufunc: np.ufunc, operands: list[Tracer], outs: tuple[Any, ...], signature: Any, casting: str) -> list[Node]:
     """The operands in the dtypes of the loop that NumPy chooses."""
-    strong = ufunc in COMPARISONS and any(t.dtype.kind in "iu" and not t.weak for t in operands)
-    kinds = [t.weak if t.weak in (int, float) and not (strong and t.weak is int and t.known is None) else t.dtype for t in operands]
+    exact = ufunc in COMPARISONS and any(t.dtype.kind in "iu" and not t.weak for t in operands)
+    alone = all(t.weak for t in operands)
+    kinds = [t.dtype if alone or t.weak not in (int, float) or (exact and t.weak is int and t.known is None) else t.weak for t in operands]
     out_kinds = [None if o is None else o.dtype for o in outs]
     chosen = {} if signature is None else {"signature": signature}
     resolved = ufunc.resolve_dtypes((*kinds, *out_kinds), casting=casting, **chosen)
