@@ -1,11 +1,15 @@
 """ONNX models, read into the graph IR: `load_graph(path)` gives the Graph.
 
-    model.py      reading and checking the file                symbols.py    sizes of inputs
-    tensors.py    tensor content and external data             sizes.py      shape arithmetic on symbolic sizes
-    translate.py  the walk over the nodes, functions           call.py       a node as its translation sees it, the table
+    model.py       reading and checking the file
+    tensors.py     tensor content and external data
+    symbols.py     sizes of inputs
+    sizes.py       shape arithmetic on symbolic sizes
+    call.py        a node as its translation sees it, and the table of translations
+    translate.py   the walk over the nodes, functions
 
-The translations are tables, foreign operator -> our ops, in files by family: pointwise, movement, reductions, indexing,
-contractions, pooling, normalization, quantization, resizing. The package onnx is loaded at the first call.
+The translations are tables, foreign operator -> our ops, in files by family: pointwise, movement, reductions,
+indexing, contractions, pooling, normalization, quantization, resizing. The package onnx is loaded at the
+first call.
 """
 from __future__ import annotations
 
@@ -38,15 +42,15 @@ def load_graph(source: str | PathLike[str] | bytes | Any, *,
                constants: Mapping[str, Any] | None = None) -> Graph:
     """The graph of an ONNX model: a path, the bytes of one, or an onnx.ModelProto.
 
-    symbols    names of sizes that the model leaves open -> a number, or a range (low, high), high None for no limit
-    constants  names of inputs -> arrays that they always have: for models in which an input says a shape or axes
+    symbols    names of sizes that the model leaves open -> a number, or a range (low, high); high may be None
+    constants  names of inputs -> arrays that they always have, where an input says a shape or axes
 
-    The graph's inputs and outputs are the model's, in order; initialisers are constants, also those that IR versions
-    before 4 list as inputs. Sizes that the model names or leaves open stay symbolic. Every node has a note with the
-    file, the name of the ONNX node, and the name of the value.
+    The graph's inputs and outputs are the model's, in order; initialisers are constants, also those that IR
+    versions before 4 list as inputs. Sizes that the model names or leaves open stay symbolic. Every node has
+    a note with the file, the name of the ONNX node, and the name of the value.
 
-    Raises ModelError for a file that is corrupt, cut off or not well formed; UnsupportedOp, with all of them at once,
-    for operators without a translation, and for uses of an operator that are not supported; UnsupportedDType;
-    FileNotFoundError; PlanishError where the package onnx is missing.
+    Raises ModelError for a file that is corrupt, cut off or not well formed; UnsupportedOp, with all of them
+    at once, for operators without a translation, and for uses of an operator that are not supported;
+    UnsupportedDType; FileNotFoundError; PlanishError where the package onnx is missing.
     """
     return translate_model(read_model(source), symbols, constants)

@@ -1,13 +1,13 @@
 """One node of an ONNX model as its translation sees it, and the table of translations.
 
-A translation takes a `Call` and returns the value(s) of its outputs. It is registered under its operator with the
-opset since which it holds; of several, the newest that is not newer than the model's opset is taken.
+A translation takes a `Call` and returns the value(s) of its outputs. It is registered under its operator with
+the opset since which it holds; of several, the newest that is not newer than the model's opset is taken.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Union
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -63,14 +63,19 @@ class Call:
     # --- operands that must be known
 
     def sizes(self, i: int, what: str) -> tuple[Dim, ...]:
-        """The elements of operand `i`, flat, as Dims. Raises UnsupportedOp where they depend on inputs' values."""
+        """The elements of operand `i`, flat, as Dims.
+
+        Raises UnsupportedOp where they depend on inputs' values.
+        """
         value = self.operands[i] if self.has(i) else None
         elements = known(value)
         if elements is None:
             array = computed(self[i])
             if array is None:
-                self.refuse(f"its {what} (operand {i}) depends on the values of inputs, not only on their sizes",
-                            "give that input as a constant: load_graph(..., constants={name: array})")
+                self.refuse(
+                    f"its {what} (operand {i}) depends on the values of inputs, not only on their sizes",
+                    "give that input as a constant: load_graph(..., constants={name: array})",
+                )
             if array.dtype.kind not in "iub" and not np.array_equal(array, np.trunc(array)):
                 self.invalid(f"its {what} (operand {i}) is not whole: {array}")
             elements = array.astype(np.int64).astype(object)
@@ -82,7 +87,7 @@ class Call:
         if not all(map(is_static, dims)):
             self.refuse(f"its {what} (operand {i}) depends on the symbolic sizes {', '.join(map(str, dims))}",
                         "fix them: load_graph(..., symbols={name: number})")
-        return tuple(int(d) for d in dims)
+        return tuple(int(d) for d in dims)  # type: ignore[arg-type]
 
     def floats(self, i: int, what: str) -> tuple[float, ...]:
         """The elements of operand `i`, flat. Raises UnsupportedOp where they depend on inputs."""
@@ -125,7 +130,7 @@ class Call:
         return axis % rank
 
     def axes(self, operand: int, rank: int | None = None) -> tuple[int, ...] | None:
-        """Axes counted from 0, of operand `operand` or of the attribute `axes`; None where neither is given."""
+        """Axes counted from 0, of an operand or of the attribute `axes`; None where neither is given."""
         if self.has(operand):
             given: Sequence[int] = self.integers(operand, "axes")
         elif "axes" in self.attributes:
@@ -144,7 +149,7 @@ class Call:
         raise ModelError(f"{self.where}: {why}")
 
 
-Translation = Callable[[Call], Union[Value, Sequence[Value]]]
+Translation = Callable[[Call], Value | Sequence[Value]]
 _TABLE: dict[tuple[str, str], dict[int, Translation]] = {}
 
 

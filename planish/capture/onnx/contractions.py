@@ -21,8 +21,15 @@ def gemm(call: Call) -> Node:
     """alpha A' B' + beta C, A' and B' transposed where transA and transB say so."""
     a, b = call[0], call[1]
     alpha, beta = call.attribute("alpha", 1.0), call.attribute("beta", 1.0)
-    product = ops.dot_general(a, b, lhs_contract=(0 if call.flag("transA") else 1,),
-                              rhs_contract=(1 if call.flag("transB") else 0,), lhs_batch=(), rhs_batch=(), alpha=alpha)
+    product = ops.dot_general(
+        a,
+        b,
+        lhs_contract=(0 if call.flag("transA") else 1,),
+        rhs_contract=(1 if call.flag("transB") else 0,),
+        lhs_batch=(),
+        rhs_batch=(),
+        alpha=alpha,
+    )
     if not call.has(2) or beta == 0:
         return product
     return product + (call[2] if beta == 1.0 else call[2] * beta)
@@ -33,7 +40,7 @@ def gemm(call: Call) -> Node:
 @translates("Einsum")
 def einsum(call: Call) -> Node:
     inputs, output = _subscripts(call)
-    nodes = [_diagonal(call, call[i], labels) for i, labels in enumerate(inputs)]
+    nodes = [_labelled(call, call[i], labels) for i, labels in enumerate(inputs)]
     x, labels = nodes[0]
     for i, (y, more) in enumerate(nodes[1:], 1):
         later = set(output).union(*inputs[i + 1:])
@@ -43,7 +50,7 @@ def einsum(call: Call) -> Node:
 
 
 def _subscripts(call: Call) -> tuple[list[str], str]:
-    """Labels of each operand and of the result; "..." is replaced by capital labels 0, 1... from the right."""
+    """Labels of each operand and of the result; "..." becomes the labels ...2, 1, 0."""
     text = call.attribute("equation", "").replace(" ", "")
     left, arrow, output = text.partition("->")
     inputs = left.split(",")
@@ -58,10 +65,10 @@ def _subscripts(call: Call) -> tuple[list[str], str]:
     return terms, output.replace("...", dots)
 
 
-def _diagonal(call: Call, x: Node, labels: str) -> tuple[Node, str]:
-    if len(set(labels)) == len(labels) == x.ndim:
-        return x, labels
-    call.refuse(f"equation term {labels!r} on rank {x.ndim}: a label twice in one term (a diagonal) is not supported")
+def _labelled(call: Call, x: Node, labels: str) -> tuple[Node, str]:
+    if not len(set(labels)) == len(labels) == x.ndim:
+        call.refuse(f"equation term {labels!r} on rank {x.ndim}: a diagonal (a label twice) is not supported")
+    return x, labels
 
 
 def _sum_out(x: Node, labels: str, keep: set[str]) -> tuple[Node, str]:
@@ -76,8 +83,14 @@ def _contract(x: Node, a: str, y: Node, b: str, later: set[str]) -> tuple[Node, 
     x, y = _stretched(x, a, y, b)
     batch = [c for c in a if c in b and c in later]
     summed = [c for c in a if c in b and c not in later]
-    result = ops.dot_general(x, y, lhs_contract=tuple(map(a.index, summed)), rhs_contract=tuple(map(b.index, summed)),
-                             lhs_batch=tuple(map(a.index, batch)), rhs_batch=tuple(map(b.index, batch)))
+    result = ops.dot_general(
+        x,
+        y,
+        lhs_contract=tuple(map(a.index, summed)),
+        rhs_contract=tuple(map(b.index, summed)),
+        lhs_batch=tuple(map(a.index, batch)),
+        rhs_batch=tuple(map(b.index, batch)),
+    )
     free = [c for c in a if c not in b] + [c for c in b if c not in a]
     return result, "".join(batch + free)
 
@@ -96,7 +109,10 @@ Padding = tuple[tuple[Dim, Dim], ...]
 
 def window_padding(call: Call, sizes: Sequence[Dim], kernel: Sequence[int], strides: Sequence[int],
                    dilations: Sequence[int]) -> Padding:
-    """(before, after) per spatial axis, of pads or auto_pad. SAME: ceil(size / stride) results, the odd one by name."""
+    """(before, after) per spatial axis, of pads or auto_pad.
+
+    SAME: ceil(size / stride) results, the odd one by name.
+    """
     mode = call.attribute("auto_pad", "NOTSET")
     rank = len(kernel)
     if mode in ("NOTSET", ""):
@@ -106,7 +122,9 @@ def window_padding(call: Call, sizes: Sequence[Dim], kernel: Sequence[int], stri
         return ((0, 0),) * rank
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         call.invalid(f"auto_pad {mode!r} is not one of NOTSET, SAME_UPPER, SAME_LOWER, VALID")
-    return tuple(_same(n, k, s, d, mode == "SAME_LOWER") for n, k, s, d in zip(sizes, kernel, strides, dilations))
+    return tuple(
+        _same(n, k, s, d, mode == "SAME_LOWER") for n, k, s, d in zip(sizes, kernel, strides, dilations)
+    )
 
 
 def _same(size: Dim, kernel: int, stride: int, dilation: int, lower: bool) -> tuple[Dim, Dim]:
@@ -131,14 +149,23 @@ def conv(call: Call) -> Node:
     kernel = static_kernel(call, w.shape[2:])
     strides, dilations = per_axis(call, "strides", rank), per_axis(call, "dilations", rank)
     padding = window_padding(call, x.shape[2:], kernel, strides, dilations)
-    result = ops.conv(x, w, strides=strides, padding=padding, lhs_dilation=(1,) * rank, rhs_dilation=dilations,
-                      groups=call.attribute("group", 1))
+    result = ops.conv(
+        x,
+        w,
+        strides=strides,
+        padding=padding,
+        lhs_dilation=(1,) * rank,
+        rhs_dilation=dilations,
+        groups=call.attribute("group", 1),
+    )
     return with_bias(call, result)
 
 
 def static_kernel(call: Call, sizes: Sequence[Dim]) -> tuple[int, ...]:
     if not all(map(is_static, sizes)):
-        call.refuse(f"a kernel of symbolic size {tuple(sizes)}", "fix it: load_graph(..., symbols={name: number})")
+        call.refuse(
+            f"a kernel of symbolic size {tuple(sizes)}", "fix it: load_graph(..., symbols={name: number})"
+        )
     return tuple(sizes)  # type: ignore[arg-type]
 
 
@@ -151,7 +178,7 @@ def with_bias(call: Call, result: Node) -> Node:
 
 @translates("ConvTranspose")
 def conv_transpose(call: Call) -> Node:
-    """The convolution of x, spread out by the strides, with the kernel reversed and its channels exchanged."""
+    """The convolution of x, spread out by the strides, with the kernel reversed, channels exchanged."""
     x, w = call[0], call[1]
     rank, groups = x.ndim - 2, call.attribute("group", 1)
     kernel = static_kernel(call, w.shape[2:])
@@ -178,7 +205,10 @@ def _exchanged(w: Node, groups: int) -> Node:
 
 def _transposed_padding(call: Call, sizes: Sequence[Dim], kernel: Sequence[int], strides: Sequence[int],
                         dilations: Sequence[int]) -> tuple[Padding, tuple[int, ...]]:
-    """Padding to take away, and output_padding. output_shape and SAME say the result's size, and the padding follows."""
+    """Padding to take away, and output_padding.
+
+    output_shape and SAME say the result's size, and the padding follows.
+    """
     rank = len(kernel)
     extra = tuple(call.attribute("output_padding", (0,) * rank))
     wanted = call.attribute("output_shape")
@@ -188,6 +218,6 @@ def _transposed_padding(call: Call, sizes: Sequence[Dim], kernel: Sequence[int],
     shape = [n * s for n, s in zip(sizes, strides)] if wanted is None else wanted[-rank:]
     totals = [s * (n - 1) + e + (k - 1) * d + 1 - out
               for n, s, e, k, d, out in zip(sizes, strides, extra, kernel, dilations, shape)]
-    # The odd one goes to the end for SAME_UPPER, to the beginning otherwise, as the operator's equations have it.
+    # The odd one goes to the end for SAME_UPPER, to the beginning otherwise: the operator's equations.
     halves = [(t // 2, t - t // 2) for t in totals]
     return tuple(h if mode == "SAME_UPPER" else h[::-1] for h in halves), extra

@@ -27,7 +27,9 @@ def gather_nd(call: Call) -> Node:
 
 @translates("ScatterElements", "Scatter")
 def scatter_elements(call: Call) -> Node:
-    return ops.scatter_along(call[0], call[1], call[2], axis=call.axis(), reduction=call.attribute("reduction", "none"))
+    return ops.scatter_along(
+        call[0], call[1], call[2], axis=call.axis(), reduction=call.attribute("reduction", "none")
+    )
 
 
 @translates("ScatterND")
@@ -44,7 +46,9 @@ def one_hot(call: Call) -> Node:
     indices = cast(call[0], INT64)
     shape = (*indices.shape[:axis], 1, *indices.shape[axis:])
     wrapped = ops.select(ops.lt(indices, number(0, INT64)), indices + depth, indices)
-    place = make_source("iota", shape=tuple(depth if i == axis else 1 for i in range(rank)), axis=axis, dtype=INT64)
+    place = make_source(
+        "iota", shape=tuple(depth if i == axis else 1 for i in range(rank)), axis=axis, dtype=INT64
+    )
     off, on = (reshaped(part, ()) for part in (_element(call[2], 0), _element(call[2], 1)))
     return ops.select(ops.eq(reshaped(wrapped, shape), place), on, off)
 

@@ -1,7 +1,7 @@
 """Reading ONNX models: a path, bytes or a ModelProto goes in; a checked `Model` comes out.
 
-Checked here: the protobuf parses, the model has a graph and an opset of the default domain that is in range, and every
-name is written once and before it is read. What nodes mean is checked where they are translated.
+Checked here: the protobuf parses, the model has a graph and an opset of the default domain that is in range,
+and every name is written once and before it is read. What nodes mean is checked where they are translated.
 """
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def import_onnx() -> Any:
 
 
 def read_model(source: Any) -> Model:
-    """The model of a path, bytes or ModelProto. Raises ModelError; FileNotFoundError for a path without a file."""
+    """The model of a path, bytes or ModelProto.
+
+    Raises ModelError; FileNotFoundError for a path without a file.
+    """
     onnx = import_onnx()
     if isinstance(source, onnx.ModelProto):
         return _check(source, "model", None)
@@ -70,7 +73,9 @@ def _parse(onnx: Any, data: bytes, file: str) -> Any:
     try:
         return onnx.ModelProto.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{file} is not an ONNX model, or is cut off: {len(data)} bytes that do not parse") from error
+        raise ModelError(
+            f"{file} is not an ONNX model, or is cut off: {len(data)} bytes that do not parse"
+        ) from error
 
 
 def _texts(message: Any) -> Iterator[Any]:
@@ -99,8 +104,10 @@ def _check(proto: Any, file: str, folder: Path | None) -> Model:
 
 def _check_opset(nodes: list[Any], version: int | None, file: str) -> None:
     """`nodes` are those of the default domain."""
-    if nodes and version is None:
-        raise ModelError(f"{file} does not say which opset of the default domain it uses")
+    if version is None:
+        if nodes:
+            raise ModelError(f"{file} does not say which opset of the default domain it uses")
+        return
     changed = [node for node in nodes if version < OLDEST_OPSET and _has_changed(node.op_type, version)]
     if changed:
         raise ModelError(f"{file} uses opset {version}, in which {changed[0].op_type} has another meaning; "
@@ -151,4 +158,5 @@ def _reads(node: Any) -> Iterator[str]:
 def _unwritten(node: Any, name: str, writer: Any) -> str:
     if writer is None:
         return f"{label(node)} reads {name!r}, which no input, initialiser or node gives"
-    return f"{label(node)} reads {name!r}, which only a later {label(writer)} gives: the graph has a cycle or is not sorted"
+    return (f"{label(node)} reads {name!r}, which only a later {label(writer)} gives: "
+            "the graph has a cycle or is not sorted")

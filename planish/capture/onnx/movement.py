@@ -1,4 +1,4 @@
-"""Operators that move elements or make tensors of sizes: Reshape, Slice, Concat, Pad, Shape, Range, Trilu..."""
+"""Operators that move elements, or make tensors of sizes: Reshape, Slice, Concat, Pad, Shape, Range..."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -58,8 +58,9 @@ def _inferred(call: Call, wanted: list[Dim]) -> list[Dim]:
     open_at = [i for i, d in enumerate(wanted) if is_static(d) and d == -1]
     if not open_at:
         return wanted
-    rest, total = element_count([d for i, d in enumerate(wanted) if i not in open_at]), element_count(call.shape())
-    if len(open_at) > 1 or is_static(rest) and rest == 0:
+    rest = element_count([d for i, d in enumerate(wanted) if i not in open_at])
+    total = element_count(call.shape())
+    if len(open_at) > 1 or (is_static(rest) and rest == 0):
         call.invalid(f"shape {wanted} leaves the size of -1 open")
     wanted[open_at[0]] = total // rest
     if total // rest * rest != total:
@@ -157,8 +158,9 @@ def sliced(x: Node, axis: int, start: Dim, stop: Dim, step: int = 1) -> Node:
     full = tuple(x.shape)
     if start == 0 and stop == full[axis] and step == 1:
         return x
-    starts, stops, steps = [0] * x.ndim, list(full), [1] * x.ndim
-    starts[axis], stops[axis], steps[axis] = start, stop, step  # type: ignore[call-overload]
+    starts: list[Dim] = [0] * x.ndim
+    stops, steps = list(full), [1] * x.ndim
+    starts[axis], stops[axis], steps[axis] = start, stop, step
     return ops.slice(x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
 
 
@@ -177,7 +179,9 @@ def slice_(call: Call) -> Node:
     return _sliced(call, axes, starts, ends, steps)
 
 
-def _sliced(call: Call, axes: Sequence[int], starts: Sequence[Dim], ends: Sequence[Dim], steps: Sequence[int]) -> Node:
+def _sliced(
+    call: Call, axes: Sequence[int], starts: Sequence[Dim], ends: Sequence[Dim], steps: Sequence[int]
+) -> Node:
     x = call[0]
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if step == 0:
@@ -196,7 +200,9 @@ def _backward(x: Node, axis: int, start: Dim, end: Dim, step: int) -> Node:
     """From start down to above end: forward on the reversed axis, where element i lies at size - 1 - i."""
     size = x.shape[axis]
     first, last = size - _through(start, size), size - _through(end, size)
-    return sliced(ops.reverse(x, axes=(axis,)), axis, first, last if last == size else maximum(last, first), step)
+    return sliced(
+        ops.reverse(x, axes=(axis,)), axis, first, last if last == size else maximum(last, first), step
+    )
 
 
 def _clamped(position: Dim, size: Dim) -> Dim:
@@ -204,14 +210,14 @@ def _clamped(position: Dim, size: Dim) -> Dim:
 
     No axis is as long as LONGEST: exporters write that, or the greatest int32 or int64, for "to the end".
     """
-    if is_static(position) and abs(position) >= LONGEST:
+    if isinstance(position, int) and abs(position) >= LONGEST:
         return size if position > 0 else 0
     return _within(position if is_nonnegative(position) else position + size, size)
 
 
 def _through(position: Dim, size: Dim) -> Dim:
     """How many elements lie up to and including a position."""
-    if is_static(position) and abs(position) >= LONGEST:
+    if isinstance(position, int) and abs(position) >= LONGEST:
         return size if position > 0 else 0
     return _within(position + 1 if is_nonnegative(position) else position + 1 + size, size)
 
@@ -237,7 +243,9 @@ def _even_parts(call: Call, whole: Dim, count: int) -> list[Dim]:
     part = (whole + count - 1) // count
     last = whole - part * (count - 1)
     if not is_nonnegative(last):
-        call.refuse(f"{whole} elements in {count} parts", "fix the size: load_graph(..., symbols={name: number})")
+        call.refuse(
+            f"{whole} elements in {count} parts", "fix the size: load_graph(..., symbols={name: number})"
+        )
     return [part] * (count - 1) + [last]
 
 
@@ -287,10 +295,12 @@ def _cropped(x: Node, axis: int, before: Dim, after: Dim) -> Node:
 
 def _require_computable(call: Call, count: int) -> None:
     if count > MOST_COMPUTED:
-        call.refuse(f"{count} elements that are to be computed when the model is read; the most is {MOST_COMPUTED}")
+        call.refuse(
+            f"{count} elements that are to be computed when the model is read; the most is {MOST_COMPUTED}"
+        )
 
 
-_NUMPY_MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+_NUMPY_MODES = ("reflect", "edge", "wrap")
 
 
 def _mirrored(call: Call, x: Node, axis: int, before: Dim, after: Dim, mode: str) -> Node:
@@ -298,12 +308,14 @@ def _mirrored(call: Call, x: Node, axis: int, before: Dim, after: Dim, mode: str
     if mode not in _NUMPY_MODES:
         call.invalid(f"mode {mode!r} is not one of constant, {', '.join(_NUMPY_MODES)}")
     size = x.shape[axis]
-    if not (is_static(size) and is_static(before) and is_static(after)):
-        call.refuse(f"mode {mode!r} on the symbolic size {size}", "fix it: load_graph(..., symbols={name: number})")
+    if not (isinstance(size, int) and isinstance(before, int) and isinstance(after, int)):
+        call.refuse(
+            f"mode {mode!r} on the symbolic size {size}", "fix it: load_graph(..., symbols={name: number})"
+        )
     if before == after == 0:
         return x
     _require_computable(call, size + before + after)
-    indices = np.pad(np.arange(size), (before, after), mode=_NUMPY_MODES[mode])  # type: ignore[call-overload]
+    indices = np.pad(np.arange(size), (before, after), mode)  # type: ignore[call-overload]
     return ops.take(x, constant(indices.astype(np.int64)), axis=axis)
 
 
@@ -311,15 +323,14 @@ def _mirrored(call: Call, x: Node, axis: int, before: Dim, after: Dim, mode: str
 
 @translates("Constant")
 def constant_(call: Call) -> Node:
-    """One of the attributes value, value_int, value_ints, value_float, value_floats holds it."""
-    for name, value in call.attributes.items():
-        if name == "value":
-            return constant(value)
-        if name in ("value_int", "value_ints"):
-            return constant(np.asarray(value, np.int64))
-        if name in ("value_float", "value_floats"):
-            return constant(np.asarray(value, np.float32))
-    call.refuse(f"a constant of {', '.join(call.attributes) or 'no attribute'}", "planish takes dense numeric tensors")
+    """The attribute's name says what it holds: a tensor, or numbers of one dtype."""
+    dtypes = {"value": None, "value_int": np.int64, "value_ints": np.int64, "value_float": np.float32,
+              "value_floats": np.float32}
+    held = [name for name in call.attributes if name in dtypes]
+    if len(held) != 1:
+        names = ", ".join(call.attributes) or "no attribute"
+        call.refuse(f"a constant of {names}", "planish takes dense numeric tensors")
+    return constant(np.asarray(call.attributes[held[0]], dtypes[held[0]]))
 
 
 @translates("ConstantOfShape")
@@ -362,12 +373,13 @@ def range_(call: Call) -> Value:
         _require_computable(call, count)
         return constant(np.asarray(start + np.arange(count, dtype=dtype.numpy) * delta, dtype.numpy))
     (start,), (limit,), (delta,) = (call.sizes(i, what) for i, what in enumerate(("start", "limit", "delta")))
-    if not is_static(delta) or delta == 0:
+    if not isinstance(delta, int) or delta == 0:
         call.refuse(f"a delta of {delta}")
-    count = maximum(0, (limit - start + delta - 1) // delta if delta > 0 else (start - limit - delta - 1) // -delta)
-    steps = make_source("iota", shape=(count,), axis=0, dtype=dtype)
-    return steps * delta + as_node(Sizes(np.asarray(start, dtype=object), dtype) if not is_static(start)
-                                   else number(start, dtype))
+    length: Dim = maximum(
+        0, (limit - start + delta - 1) // delta if delta > 0 else (start - limit - delta - 1) // -delta
+    )
+    steps = make_source("iota", shape=(length,), axis=0, dtype=dtype)
+    return steps * delta + as_node(sizes_value(start, dtype))
 
 
 def _scalar(call: Call, i: int) -> Any:

@@ -1,4 +1,4 @@
-"""Normalisations. float16 and bfloat16 are normalised in float32 and rounded once (stash_type 1, the default)."""
+"""Normalisations. float16 and bfloat16 are normalised in float32 and rounded once (stash_type 1)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from planish.types import Dim, element_count
 
 
 def standardized(x: Node, axes: Sequence[int], epsilon: float) -> tuple[Node, Node, Node]:
-    """(x - mean) / sqrt(variance + epsilon), the mean, and 1 / sqrt(variance + epsilon); in x's accumulator dtype."""
+    """(x - mean) / sqrt(variance + epsilon), the mean, 1 / sqrt(variance + epsilon), accumulated wide."""
     wide = cast(x, x.dtype.accumulator)
     mean = ops.mean(wide, axes=tuple(axes), keepdims=True)
     inverse = ops.rsqrt(ops.variance(wide, axes=tuple(axes), keepdims=True, correction=0) + epsilon)
@@ -57,7 +57,9 @@ def batch_normalization(call: Call) -> Node | list[Node]:
     axes, momentum = tuple(i for i in range(x.ndim) if i != 1), call.attribute("momentum", 0.9)
     own_mean = cast(ops.mean(x, axes=axes, keepdims=False), mean.dtype)
     own_variance = cast(ops.variance(x, axes=axes, keepdims=False, correction=0), variance.dtype)
-    running = [old * momentum + new * (1 - momentum) for old, new in ((mean, own_mean), (variance, own_variance))]
+    running = [
+        old * momentum + new * (1 - momentum) for old, new in ((mean, own_mean), (variance, own_variance))
+    ]
     return [_batch_norm(x, scale, bias, own_mean, own_variance, epsilon), *running]
 
 

@@ -18,14 +18,47 @@ from planish.ops.rules import ops
 from planish.types import BOOL, UINT8, DType
 
 SAME = {
-    "Abs": "abs", "Neg": "neg", "Sign": "sign", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Exp": "exp", "Log": "log",
-    "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh",
-    "Cosh": "cosh", "Tanh": "tanh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "Erf": "erf",
-    "Sigmoid": "sigmoid", "IsNaN": "is_nan", "Not": "logical_not", "BitwiseNot": "bitwise_not", "Relu": "relu",
-    "Softplus": "softplus", "Mish": "mish",
-    "Add": "add", "Sub": "sub", "Mul": "mul", "And": "bitwise_and", "Or": "bitwise_or", "Xor": "bitwise_xor",
-    "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
-    "Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge",
+    "Abs": "abs",
+    "Neg": "neg",
+    "Sign": "sign",
+    "Sqrt": "sqrt",
+    "Reciprocal": "reciprocal",
+    "Exp": "exp",
+    "Log": "log",
+    "Sin": "sin",
+    "Cos": "cos",
+    "Tan": "tan",
+    "Asin": "asin",
+    "Acos": "acos",
+    "Atan": "atan",
+    "Sinh": "sinh",
+    "Cosh": "cosh",
+    "Tanh": "tanh",
+    "Asinh": "asinh",
+    "Acosh": "acosh",
+    "Atanh": "atanh",
+    "Erf": "erf",
+    "Sigmoid": "sigmoid",
+    "IsNaN": "is_nan",
+    "Not": "logical_not",
+    "BitwiseNot": "bitwise_not",
+    "Relu": "relu",
+    "Softplus": "softplus",
+    "Mish": "mish",
+    "Add": "add",
+    "Sub": "sub",
+    "Mul": "mul",
+    "And": "bitwise_and",
+    "Or": "bitwise_or",
+    "Xor": "bitwise_xor",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
+    "Equal": "eq",
+    "Less": "lt",
+    "LessOrEqual": "le",
+    "Greater": "gt",
+    "GreaterOrEqual": "ge",
     "Where": "select",
 }
 ROUNDING = {"Floor": "floor", "Ceil": "ceil", "Round": "round"}
@@ -185,7 +218,10 @@ def _prelu(x: Node, slope: Node) -> Node:
 @translates("Selu")
 def selu(call: Call) -> Node:
     """Klambauer et al. 2017."""
-    alpha, gamma = call.attribute("alpha", 1.67326319217681884765625), call.attribute("gamma", 1.05070102214813232421875)
+    alpha, gamma = (
+        call.attribute("alpha", 1.67326319217681884765625),
+        call.attribute("gamma", 1.05070102214813232421875),
+    )
     x = call[0]
     return gamma * ops.select(ops.le(x, number(0, x.dtype)), alpha * (ops.exp(x) - 1.0), x)
 
@@ -242,7 +278,9 @@ def gelu(call: Call) -> Node:
 def clip_by_attributes(call: Call) -> Node:
     x = call[0]
     low, high = call.attribute("min"), call.attribute("max")
-    return _clip(x, None if low is None else number(low, x.dtype), None if high is None else number(high, x.dtype))
+    return _clip(
+        x, None if low is None else number(low, x.dtype), None if high is None else number(high, x.dtype)
+    )
 
 
 @translates("Clip", since=11)

@@ -17,7 +17,7 @@ from planish.types.dim import is_nonnegative
 
 @dataclass(frozen=True)
 class Windows:
-    """`padding` is the model's; `extra` is what ceil_mode adds behind it so that a last, partial window fits."""
+    """`padding` is the model's; `extra` is what ceil_mode adds behind it so that a partial window fits."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -50,11 +50,13 @@ def _windows(call: Call) -> Windows:
 
 
 def _ceil_extra(call: Call, size: Dim, low: Dim, high: Dim, reach: int, stride: int) -> Dim:
-    """Rounded up, the last window may pass the end; it counts only if it starts inside the tensor or before it."""
+    """Rounded up, the last window may pass the end; it counts if it starts inside the tensor or before."""
     last = (size + low + high - reach + stride - 1) // stride  # its number, from 0
     starts_late = is_nonnegative(last * stride - size - low)
     if not starts_late and not is_nonnegative(size + low - 1 - last * stride):
-        call.refuse(f"ceil_mode on the symbolic size {size}", "fix it: load_graph(..., symbols={name: number})")
+        call.refuse(
+            f"ceil_mode on the symbolic size {size}", "fix it: load_graph(..., symbols={name: number})"
+        )
     needed = (last - 1 if starts_late else last) * stride + reach - (size + low + high)
     return needed if is_nonnegative(needed) else 0
 
@@ -118,12 +120,18 @@ def global_lp_pool(call: Call) -> Node:
 
 @translates("LRN")
 def local_response_normalization(call: Call) -> Node:
-    """x / (bias + alpha / size * sum of squares over `size` neighbouring channels)^beta (Krizhevsky et al. 2012)."""
+    """x / (bias + alpha / size * sum of squares over neighbouring channels)^beta (Krizhevsky et al. 2012)."""
     x, size = call[0], call.attribute("size")
     alpha, beta, bias = (call.attribute(n, d) for n, d in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
     before = (size - 1) // 2
-    squares = ops.reduce_window(x * x, kind="sum", window=_at_channels(size, x.ndim, 1), strides=(1,) * x.ndim,
-                                padding=_at_channels((before, size - 1 - before), x.ndim, (0, 0)), dilation=(1,) * x.ndim)
+    squares = ops.reduce_window(
+        x * x,
+        kind="sum",
+        window=_at_channels(size, x.ndim, 1),
+        strides=(1,) * x.ndim,
+        padding=_at_channels((before, size - 1 - before), x.ndim, (0, 0)),
+        dilation=(1,) * x.ndim,
+    )
     return x / ops.pow(squares * (alpha / size) + bias, number(beta, x.dtype))
 
 

@@ -68,8 +68,8 @@ def matmul_integer(call: Call) -> Node:
 def qlinear_matmul(call: Call) -> Node:
     """Operands a, its scale and zero point, b and its, and those of the result."""
     a, b = (cast(call[i], INT32) - _rows_or_columns(cast(call[i + 2], INT32), call[i], i) for i in (0, 3))
-    scales = _rows_or_columns(cast(call[1], FLOAT32), call[0], 0) * _rows_or_columns(cast(call[4], FLOAT32), call[3], 3)
-    return _requantized(ops.matmul(a, b), scales / cast(call[6], FLOAT32), call[7])
+    a_scale, b_scale = (_rows_or_columns(cast(call[i + 1], FLOAT32), call[i], i) for i in (0, 3))
+    return _requantized(ops.matmul(a, b), a_scale * b_scale / cast(call[6], FLOAT32), call[7])
 
 
 def _rows_or_columns(x: Node, beside: Node, operand: int) -> Node:
@@ -81,7 +81,7 @@ def _rows_or_columns(x: Node, beside: Node, operand: int) -> Node:
 
 @translates("QLinearConv")
 def qlinear_conv(call: Call) -> Node:
-    """Operands x, its scale and zero point, w and its (may be per output channel), those of the result, bias."""
+    """Operands x, its scale and zero point, w and its (also per channel), those of the result, bias."""
     x = cast(call[0], INT32) - reshaped(cast(call[2], INT32), ())
     w = cast(call[3], INT32) - _per_filter(cast(call[5], INT32), call.rank())
     total = _int_conv(call, x, w)

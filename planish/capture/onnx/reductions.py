@@ -17,7 +17,7 @@ Formula = Callable[[Node, "tuple[int, ...]", bool], Node]
 
 
 def _reduce(formula: Formula) -> Callable[[Call], Node]:
-    """Axes are an attribute or operand 1; without any, all axes, or none where noop_with_empty_axes says so."""
+    """Axes are an attribute or operand 1; without any: all, or none where noop_with_empty_axes is set."""
     def translate(call: Call) -> Node:
         axes = call.axes(1)
         if not axes:
@@ -71,8 +71,11 @@ def _mean(x: Node, axes: tuple[int, ...], keep: bool) -> Node:
 
 
 REDUCTIONS: dict[str, Formula] = {
-    "ReduceSum": _sum, "ReduceProd": _named("reduce_prod"), "ReduceMean": _mean,
-    "ReduceMax": _extremum("reduce_max", "reduce_any", "min"), "ReduceMin": _extremum("reduce_min", "reduce_all", "max"),
+    "ReduceSum": _sum,
+    "ReduceProd": _named("reduce_prod"),
+    "ReduceMean": _mean,
+    "ReduceMax": _extremum("reduce_max", "reduce_any", "min"),
+    "ReduceMin": _extremum("reduce_min", "reduce_all", "max"),
     "ReduceL1": lambda x, axes, keep: _sum(ops.abs(x), axes, keep),
     "ReduceSumSquare": lambda x, axes, keep: _sum(x * x, axes, keep),
     "ReduceL2": lambda x, axes, keep: ops.sqrt(_sum(x * x, axes, keep)),
@@ -160,7 +163,10 @@ def _flattened(call: Call, function: Callable[[Node], Node]) -> Node:
 def _scan(name: str) -> Callable[[Call], Node]:
     def translate(call: Call) -> Node:
         axis = call.as_axis(call.integer(1, "axis"), call.rank())
-        return getattr(ops, name)(call[0], axis=axis, reverse=call.flag("reverse"), exclusive=call.flag("exclusive"))
+        return getattr(ops, name)(
+            call[0], axis=axis, reverse=call.flag("reverse"), exclusive=call.flag("exclusive")
+        )
+
     return translate
 
 

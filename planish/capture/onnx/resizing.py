@@ -1,7 +1,7 @@
-"""Resize and Upsample: separable, so one matrix per axis (or one index vector, for mode nearest), made with the graph.
+"""Resize and Upsample: separable, so one matrix per axis (for mode nearest, one index vector), as constants.
 
-Coordinates, filters and border rules are those of the ONNX operator specification; cubic is Keys 1981 with coefficient
-`cubic_coeff_a`; antialias stretches the filter by the scale when an axis shrinks.
+Coordinates, filters and border rules are those of the ONNX operator specification; cubic is Keys 1981 with
+coefficient `cubic_coeff_a`; antialias stretches the filter by the scale when an axis shrinks.
 """
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class Axis:
     region: tuple[float, float]
 
     def coordinates(self, mode: str) -> np.ndarray:
-        """Where each result lies on the operand's axis. Raises KeyError for a mode that is not one of the table."""
+        """Where each result lies on the operand's axis.
+
+        Raises KeyError for a mode that is not one of the table.
+        """
         return _COORDINATES[mode](self, np.arange(self.wanted, dtype=np.float64))
 
 
@@ -47,8 +50,8 @@ def _symmetric(a: Axis, i: np.ndarray) -> np.ndarray:
 
 def _crop(a: Axis, i: np.ndarray) -> np.ndarray:
     (start, end), last = a.region, a.size - 1
-    inside = (end - start) * last / 2 if a.wanted == 1 else i * (end - start) * last / (a.wanted - 1)
-    return start * last + inside
+    step = (end - start) * last / (2 if a.wanted == 1 else a.wanted - 1)
+    return start * last + (i + 1 if a.wanted == 1 else i) * step
 
 
 _COORDINATES: dict[str, Callable[[Axis, np.ndarray], np.ndarray]] = {
@@ -81,7 +84,7 @@ _FILTERS = {"linear": (_linear, 1), "cubic": (_cubic, 2)}  # and how far they re
 
 
 def _matrix(call: Call, axis: Axis, mode: str, x: np.ndarray) -> np.ndarray:
-    """[wanted, size]: the weight of each element in each result. Beyond the ends, the element at the end counts."""
+    """[wanted, size]: the weight of each element in each result. Beyond an end, the element there counts."""
     weigh, reach = _FILTERS[mode]
     shrink = min(axis.scale, 1.0) if call.flag("antialias") else 1.0
     first = np.floor(-reach / shrink) + 1
@@ -101,7 +104,9 @@ def _matrix(call: Call, axis: Axis, mode: str, x: np.ndarray) -> np.ndarray:
 
 def _resize_axis(call: Call, x: Node, axis: Axis, mode: str, coordinates: str, rounding: str) -> Node:
     if coordinates not in _COORDINATES or rounding not in _ROUNDINGS or mode not in (*_FILTERS, "nearest"):
-        call.invalid(f"mode {mode!r}, coordinates {coordinates!r}, rounding {rounding!r}: there is no such way")
+        call.invalid(
+            f"mode {mode!r}, coordinates {coordinates!r}, rounding {rounding!r}: there is no such way"
+        )
     where = axis.coordinates(coordinates)
     if mode == "nearest":
         index = np.clip(_ROUNDINGS[rounding](where), 0, axis.size - 1).astype(np.int64)
@@ -110,14 +115,18 @@ def _resize_axis(call: Call, x: Node, axis: Axis, mode: str, coordinates: str, r
         result = _along(x, _matrix(call, axis, mode, where), axis.number)
     if coordinates != "tf_crop_and_resize":
         return result
-    outside = constant(((where < 0) | (where > axis.size - 1)).reshape([-1, *[1] * (x.ndim - 1 - axis.number)]))
+    outside = constant(
+        ((where < 0) | (where > axis.size - 1)).reshape([-1, *[1] * (x.ndim - 1 - axis.number)])
+    )
     return ops.select(outside, number(call.attribute("extrapolation_value", 0.0), x.dtype), result)
 
 
 def _along(x: Node, matrix: np.ndarray, axis: int) -> Node:
     """x with the matrix applied along one axis, summed in float32 at least and rounded to x's dtype."""
     wide = x.dtype.accumulator if x.dtype.is_float else FLOAT32
-    product = ops.dot_general(cast(x, wide), constant(matrix.astype(wide.numpy)), lhs_contract=(axis,), rhs_contract=(1,))
+    product = ops.dot_general(
+        cast(x, wide), constant(matrix.astype(wide.numpy)), lhs_contract=(axis,), rhs_contract=(1,)
+    )
     order = (*range(axis), x.ndim - 1, *range(axis, x.ndim - 1))
     return cast(ops.transpose(product, axes=order), x.dtype)
 
@@ -139,7 +148,7 @@ def resize_by_scales(call: Call) -> Node:
 @translates("Resize", since=11)
 def resize(call: Call) -> Node:
     axes = call.axes(99) or tuple(range(call.rank()))
-    region = call.floats(1, "region") if call.has(1) and call.shape(1) != (0,) else (0.0,) * len(axes) + (1.0,) * len(axes)
+    region = call.floats(1, "region") if call.has(1) and call.shape(1) != (0,) else ()
     if call.has(2) and call.shape(2) != (0,):
         chosen = _scaled(call, axes, call.floats(2, "scales"), region)
     else:
@@ -167,7 +176,9 @@ def _scaled(call: Call, axes: range | tuple[int, ...], scales: tuple[float, ...]
     return chosen
 
 
-def _sized(call: Call, axes: tuple[int, ...], sizes: tuple[int, ...], region: tuple[float, ...]) -> list[Axis]:
+def _sized(
+    call: Call, axes: tuple[int, ...], sizes: tuple[int, ...], region: tuple[float, ...]
+) -> list[Axis]:
     """keep_aspect_ratio_policy: one scale for all axes, the least or the greatest that the sizes ask for."""
     ratios = [n / _static_size(call, axis) for axis, n in zip(axes, sizes, strict=True)]
     policy = call.attribute("keep_aspect_ratio_policy", "stretch")

@@ -1,14 +1,15 @@
 """Integer tensors whose elements are known as sizes: how shape arithmetic keeps the batch symbolic.
 
-A value of a translated model is a `Node`, or a `Sizes`: what Shape gives, and what Gather, Concat, Mul... make of it. An
-operator of the table below, applied to values that are all known, is evaluated here, on object arrays of `Dim`. What
-can't be decided (is N == 3?) is left to the graph: a `Sizes` becomes a node where it is used as data.
+A value of a translated model is a `Node`, or a `Sizes`: what Shape gives, and what Gather, Concat, Mul...
+make of it. An operator of the table below, applied to values that are all known, is evaluated here, on object
+arrays of `Dim`. What can't be decided (is N == 3?) is left to the graph: a `Sizes` becomes a node where it is
+used as data.
 """
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class Sizes:
         return self.dims.shape
 
 
-Value = Union[Node, Sizes]
+Value = Node | Sizes
 
 
 class Undecided(Exception):
@@ -48,7 +49,9 @@ class Undecided(Exception):
 def dims_of(values: Any) -> np.ndarray:
     """An object array of a sequence (or one) of Dims; NumPy integers become Python's."""
     array = np.asarray(values, dtype=object)
-    return np.frompyfunc(_plain, 1, 1)(array) if array.ndim else np.asarray(_plain(array.item()), dtype=object)
+    plain = np.empty(array.shape, dtype=object)
+    plain[...] = np.frompyfunc(_plain, 1, 1)(array)
+    return plain
 
 
 def _plain(value: Any) -> Any:
@@ -78,9 +81,10 @@ def known(value: Value | None) -> np.ndarray | None:
     """The elements of a value as Dims, or None where they are not known (or not small integers or bools)."""
     if isinstance(value, Sizes):
         return value.dims
-    if value is None or value.op.name != "constant" or value.dtype.is_float or value.attributes.array.size > MOST:
+    if value is None or value.op.name != "constant" or value.dtype.is_float:
         return None
-    return value.attributes.array.astype(object)
+    array = value.attributes.array
+    return array.astype(object) if array.size <= MOST else None
 
 
 def computed(node: Node) -> np.ndarray | None:
@@ -173,13 +177,13 @@ def _quotient(a: Dim, b: Dim) -> Dim:
         raise Undecided
     if is_nonnegative(a) and is_nonnegative(b):
         return a // b
-    if is_static(a) and is_static(b):
+    if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
     raise Undecided
 
 
 def _remainder(a: Dim, b: Dim) -> Dim:
-    if is_static(b) and b == 0 or not is_nonnegative(a) or not is_nonnegative(b):
+    if (is_static(b) and b == 0) or not is_nonnegative(a) or not is_nonnegative(b):
         raise Undecided
     return a % b
 
@@ -252,7 +256,7 @@ def _expand(call: Call, x: np.ndarray, shape: np.ndarray) -> tuple[Any, DType]:
 def _reduce_prod(call: Call, x: np.ndarray, axes: np.ndarray | None = None) -> tuple[Any, DType]:
     chosen = _axes(call, axes)
     keep = bool(call.attribute("keepdims", 1))
-    return np.multiply.reduce(x, axis=chosen, keepdims=keep, initial=1), call.dtype(0)
+    return np.prod(x, axis=chosen, keepdims=keep), call.dtype(0)
 
 
 def _constant_of_shape(call: Call, shape: np.ndarray) -> tuple[Any, DType]:
@@ -264,14 +268,30 @@ def _constant_of_shape(call: Call, shape: np.ndarray) -> tuple[Any, DType]:
 
 
 _FOLDS: dict[str, Fold] = {
-    "Add": _pointwise(lambda a, b: a + b), "Sub": _pointwise(lambda a, b: a - b), "Mul": _pointwise(lambda a, b: a * b),
-    "Neg": _pointwise(lambda a: a * -1), "Div": _pointwise(_quotient), "Mod": _pointwise(_remainder),
-    "Max": _pointwise(maximum), "Min": _pointwise(minimum),
-    "Equal": _pointwise(_equal, BOOL), "Less": _pointwise(_less, BOOL),
-    "Greater": _pointwise(lambda a, b: _less(b, a), BOOL), "Not": _pointwise(lambda a: not _truth(a), BOOL),
+    "Add": _pointwise(lambda a, b: a + b),
+    "Sub": _pointwise(lambda a, b: a - b),
+    "Mul": _pointwise(lambda a, b: a * b),
+    "Neg": _pointwise(lambda a: a * -1),
+    "Div": _pointwise(_quotient),
+    "Mod": _pointwise(_remainder),
+    "Max": _pointwise(maximum),
+    "Min": _pointwise(minimum),
+    "Equal": _pointwise(_equal, BOOL),
+    "Less": _pointwise(_less, BOOL),
+    "Greater": _pointwise(lambda a, b: _less(b, a), BOOL),
+    "Not": _pointwise(lambda a: not _truth(a), BOOL),
     "LessOrEqual": _pointwise(lambda a, b: not _less(b, a), BOOL),
     "GreaterOrEqual": _pointwise(lambda a, b: not _less(a, b), BOOL),
-    "Identity": _pointwise(lambda a: a), "Cast": _cast, "Where": _where,
-    "Gather": _gather, "Slice": _slice, "Concat": _concat, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze,
-    "Reshape": _reshape, "Expand": _expand, "ReduceProd": _reduce_prod, "ConstantOfShape": _constant_of_shape,
+    "Identity": _pointwise(lambda a: a),
+    "Cast": _cast,
+    "Where": _where,
+    "Gather": _gather,
+    "Slice": _slice,
+    "Concat": _concat,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "ReduceProd": _reduce_prod,
+    "ConstantOfShape": _constant_of_shape,
 }

@@ -1,7 +1,8 @@
 """Sizes of graph inputs: dim_param names and anonymous dims become symbols with readable names.
 
-The same dim_param is the same symbol. A dim_param that is a formula over other ones ("past + seq") becomes that
-formula. The caller may fix a symbol to a number or give it a range; without one, it lies in [0, LONGEST].
+The same dim_param is the same symbol. A dim_param that is a formula over other ones ("past + seq") becomes
+that formula. The caller may fix a symbol to a number or give it a range; without one, it lies in [0,
+LONGEST].
 """
 from __future__ import annotations
 
@@ -45,10 +46,14 @@ class SymbolTable:
         if kind is None:
             raise ModelError(f"{self.file}: input {value.name!r} has no type")
         if kind != "tensor_type":
-            raise UnsupportedOp(f"{self.file}: input {value.name!r} is a {kind.removesuffix('_type')}; planish takes tensors")
+            raise UnsupportedOp(
+                f"{self.file}: input {value.name!r} is a {kind.removesuffix('_type')}; planish takes tensors"
+            )
         if not value.type.tensor_type.HasField("shape"):
-            raise ModelError(f"{self.file}: the rank of input {value.name!r} is not known; "
-                             "write its shape into the model (onnx.shape_inference, or the exporter's options)")
+            raise ModelError(
+                f"{self.file}: the rank of input {value.name!r} is not known; "
+                "write its shape into the model (onnx.shape_inference, or the exporter's options)"
+            )
 
     def _declare_plain(self, values: Iterable[Any]) -> None:
         for value in values:

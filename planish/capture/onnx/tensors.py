@@ -1,7 +1,8 @@
 """Tensor content of ONNX files: a TensorProto goes in, a read-only array comes out.
 
-Raw bytes are not copied again. External data is mapped, not read, and confined to the model's folder: a relative path
-without "..", no link on the way, a regular file, a range inside it. Whatever does not fit is a ModelError.
+Raw bytes are not copied again. External data is mapped, not read, and confined to the model's folder: a
+relative path without "..", no link on the way, a regular file, a range inside it. Whatever does not fit is a
+ModelError.
 """
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """ONNX graph -> our graph: walks the nodes in order and looks each operator up in the table of translations.
 
-In: a checked `Model`. Out: a Graph with the model's input and output names and a note (file, node name) on every node.
-Functions, those of the model and those that define an operator of the standard, are expanded in place. Every operator
-without a translation is listed in one error before anything is built.
+In: a checked `Model`. Out: a Graph with the model's input and output names and a note (file, node name) on
+every node. Functions, those of the model and those that define an operator of the standard, are expanded in
+place. Every operator without a translation is listed in one error before anything is built.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from planish.capture.onnx.call import Call, Translation, find_translation
 from planish.capture.onnx.model import Model, domain_of, import_onnx, label
 from planish.capture.onnx.pointwise import align_operands
-from planish.capture.onnx.sizes import Value, as_node, fold
+from planish.capture.onnx.sizes import Sizes, Value, as_node, fold
 from planish.capture.onnx.symbols import Known, SymbolTable
 from planish.capture.onnx.tensors import onnx_dtype, onnx_type_number, to_array
 from planish.errors import ModelError, PlanishError, TypeRuleError, UnsupportedOp
@@ -48,24 +48,36 @@ class Translator:
         self.run(proto.node, scope, self.model.opsets)
         outputs = tuple(self._output(value, scope) for value in proto.output)
         names = tuple(value.name for value in proto.output)
-        return Graph(inputs, outputs, name=proto.name or "model", output_names=names, notes=MappingProxyType(self.notes))
+        return Graph(
+            inputs,
+            outputs,
+            name=proto.name or "model",
+            output_names=names,
+            notes=MappingProxyType(self.notes),
+        )
 
     # --- ends
 
     def _initialisers(self) -> Scope:
         graph, file = self.model.graph, self.model.file
         if graph.sparse_initializer:
-            raise UnsupportedOp(f"{file}: sparse initialiser {graph.sparse_initializer[0].values.name!r}; store it densely")
+            raise UnsupportedOp(
+                f"{file}: sparse initialiser {graph.sparse_initializer[0].values.name!r}; store it densely"
+            )
         overridable = {value.name for value in graph.input}
         scope: Scope = {}
         for tensor in graph.initializer:
             node = constant(to_array(tensor, self.model.folder, f"{file}: initialiser {tensor.name!r}"))
             rules = ("onnx: a default of the input, taken as constant",) if tensor.name in overridable else ()
-            self.notes.setdefault(node, Note(Location(self.model.short_file, 0, tensor.name), rules, tensor.name))
+            self.notes.setdefault(
+                node, Note(Location(self.model.short_file, 0, tensor.name), rules, tensor.name)
+            )
             scope[tensor.name] = node
         return scope
 
-    def _inputs(self, types: dict[str, TensorType], scope: Scope, constants: dict[str, Any]) -> tuple[Node, ...]:
+    def _inputs(
+        self, types: dict[str, TensorType], scope: Scope, constants: dict[str, Any]
+    ) -> tuple[Node, ...]:
         unknown = set(constants) - set(types)
         if unknown:
             raise ModelError(f"{self.model.file} has no input called {', '.join(sorted(unknown))}; "
@@ -80,17 +92,23 @@ class Translator:
     def _given(self, name: str, type_: TensorType, value: Any) -> Node:
         array = np.array(value, dtype=type_.dtype.numpy)
         array.flags.writeable = False
-        fits = array.ndim == type_.rank and all(d == n or not is_static(d) for d, n in zip(type_.shape, array.shape))
+        fits = array.ndim == type_.rank and all(
+            d == n or not is_static(d) for d, n in zip(type_.shape, array.shape)
+        )
         if not fits:
-            raise ModelError(f"{self.model.file}: the constant for input {name!r} has shape {array.shape}; it is {type_}")
+            raise ModelError(
+                f"{self.model.file}: the constant for input {name!r} has shape {array.shape}; it is {type_}"
+            )
         return constant(array)
 
     def _output(self, value: Any, scope: Scope) -> Node:
         node = as_node(scope[value.name])
         declared = value.type.tensor_type.elem_type
         if declared and onnx_dtype(declared, f"{self.model.file}: output {value.name!r}") is not node.dtype:
-            raise ModelError(f"{self.model.file}: output {value.name!r} is declared {onnx_dtype(declared, '').name} "
-                             f"and computed {node.dtype.name}")
+            raise ModelError(
+                f"{self.model.file}: output {value.name!r} is declared {onnx_dtype(declared, '').name} "
+                f"and computed {node.dtype.name}"
+            )
         return node
 
     # --- what can be translated
@@ -123,7 +141,11 @@ class Translator:
     def _opsets_of(self, function: Any) -> dict[str, int]:
         """What a function imports; what it does not say is as in the model."""
         newest = {"": import_onnx().defs.onnx_opset_version()}
-        return {**newest, **self.model.opsets, **{domain_of(entry): entry.version for entry in function.opset_import}}
+        return {
+            **newest,
+            **self.model.opsets,
+            **{domain_of(entry): entry.version for entry in function.opset_import},
+        }
 
     # --- nodes
 
@@ -132,20 +154,14 @@ class Translator:
         """Translate nodes in order, adding their outputs to `scope`. `outer` has a function's attributes."""
         for node in nodes:
             call = self._call(node, scope, opsets, outer)
-            try:
-                results = self._results(node, call)
-            except TypeRuleError as error:
-                raise ModelError(f"{call.where}: {error}") from error
-            except PlanishError:
-                raise
-            except (TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
-                raise ModelError(f"{call.where}: {_fault(node, call) or error}") from error
-            for name, value in zip_longest(node.output, results[:len(node.output)]):
-                if name and value is None:
+            results = self._results(node, call)
+            wanted = [(i, name) for i, name in enumerate(node.output) if name]
+            for i, name in wanted:
+                value = results[i] if i < len(results) else None
+                if value is None:
                     call.refuse(f"its output {name!r} is not supported")
-                if name:
-                    scope[name] = value
-                    self._note(value, node)
+                scope[name] = value
+                self._note(value, node)
 
     def _call(self, node: Any, scope: Scope, opsets: Mapping[str, int], outer: Mapping[str, Any]) -> Call:
         where = f"{self.model.file}: {label(node)}"
@@ -157,7 +173,18 @@ class Translator:
         domain = domain_of(node)
         return Call(node.op_type, domain, opsets[domain], where, operands, attributes, tuple(node.output))
 
-    def _results(self, node: Any, call: Call) -> tuple[Value | None, ...]:
+    def _results(self, node: Any, call: Call) -> Sequence[Value | None]:
+        """What the node gives; whatever goes wrong names the node."""
+        try:
+            return self._translated(node, call)
+        except TypeRuleError as error:
+            raise ModelError(f"{call.where}: {error}") from error
+        except PlanishError:
+            raise
+        except (TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
+            raise ModelError(f"{call.where}: {_fault(node, call) or error}") from error
+
+    def _translated(self, node: Any, call: Call) -> Sequence[Value | None]:
         function = self.model.functions.get((call.domain, call.op_type))
         if function is not None:
             return self._expand(function, call)
@@ -169,7 +196,7 @@ class Translator:
         if translation is None:
             return self._expand(_body(node, call), call)
         result = translation(call)
-        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        return (result,) if isinstance(result, (Node, Sizes)) else result
 
     def _expand(self, function: Any, call: Call) -> tuple[Value | None, ...]:
         """The outputs of a function's body on the call's operands."""
@@ -196,7 +223,8 @@ class Translator:
 
 
 def _fault(node: Any, call: Call) -> str:
-    """What the standard's own checker says of a node that could not be translated; "" where it has no objection."""
+    """What the standard's own checker says of a node that could not be translated; "" where it has no
+    objection."""
     checker = import_onnx().checker
     context = checker.C.CheckerContext()
     context.ir_version, context.opset_imports = 8, {call.domain: call.opset}
@@ -241,10 +269,13 @@ def _is_supported(domain: str, op_type: str, opset: int) -> bool:
 
 
 def _defaults(function: Any, call: Call, folder: Any) -> dict[str, Any]:
-    """Attribute values that a function, or the standard operator it defines, has where a call says nothing."""
+    """Attribute values that a function, or the standard operator it defines, has where a call says
+    nothing."""
     schema = _standard_function(call.domain, call.op_type, call.opset)
     standard = [] if schema is None else [a.default_value for a in schema.attributes.values()]
-    return {a.name: _attribute(a, folder, call.where) for a in (*standard, *function.attribute_proto) if a.type}
+    return {
+        a.name: _attribute(a, folder, call.where) for a in (*standard, *function.attribute_proto) if a.type
+    }
 
 
 def _without_absent(node: Any, absent: set[str]) -> Any:
@@ -294,7 +325,9 @@ def _type_proto(onnx: Any, value: Value | None) -> bytes:
     if value is None:
         return onnx.TypeProto().SerializeToString()
     dims = [d if is_static(d) else str(d) for d in value.shape]
-    return onnx.helper.make_tensor_type_proto(onnx_type_number(dtype_of(value.dtype)), dims).SerializeToString()
+    return onnx.helper.make_tensor_type_proto(
+        onnx_type_number(dtype_of(value.dtype)), dims
+    ).SerializeToString()
 
 
 def _list_missing(file: str, missing: dict[tuple[str, str, int], list[Any]]) -> str:
