@@ -62,7 +62,7 @@ class _Machine:
             for step in reversed(steps) if self.harsh else steps:
                 self.check(step) if isinstance(step, CheckStep) else self.launch(step)
             if self.harsh:
-                self.forget([name for name, (_, last) in live.items() if last == phase])
+                self.forget(phase, live)
         return tuple(self.view(name, self.places[name].buffer).copy() for name in self.program.outputs)
 
     def launch(self, step: Launch) -> None:
@@ -74,9 +74,12 @@ class _Machine:
         attributes = check.make_attributes({"error": step.error, "message": step.message})
         check.evaluate(attributes, self.memory[step.buffer].view(bool)[0])
 
-    def forget(self, names: list[str]) -> None:
-        for name in names:
-            if self.places[name].kind == "arena":
+    def forget(self, phase: int, live: dict[str, tuple[int, int]]) -> None:
+        """Spoil the memory of values that had their last use, but where a value written in their place lives on."""
+        arena = {name: span for name, span in live.items() if self.places[name].kind == "arena"}
+        kept = {self.places[name].offset for name, (first, last) in arena.items() if first == phase < last}
+        for name, (_, last) in arena.items():
+            if last == phase and self.places[name].offset not in kept:
                 self.memory[name][:] = 0xFF
 
 

@@ -10,6 +10,8 @@ from itertools import combinations
 
 from planish.errors import VerificationError
 from planish.ops.check import error_class
+from planish.schedule.expression import spell_load
+from planish.schedule.kernel import Buffer, Kernel, Load, stage_stores, stage_values, walk
 from planish.schedule.points import corner_points, dim_values
 from planish.schedule.program import CheckStep, Launch, Place, Program, Step, live_ranges, phases
 from planish.schedule.program_text import print_steps
@@ -153,8 +155,44 @@ def _arena(program: Program) -> Iterator[tuple[Where, str]]:
         where = " at " + ", ".join(f"{n}={v}" for n, v in at.items()) if at else ""
         yield from ((p, fault + where) for p in placed for fault in _inside(p, spans[p.name], program, at))
         for a, b in combinations(placed, 2):
-            if _overlap(spans[a.name], spans[b.name]) and _meet(live[a.name], live[b.name]):
+            if not _overlap(spans[a.name], spans[b.name]) or not _meet(live[a.name], live[b.name]):
+                continue
+            old, new = sorted((a, b), key=lambda p: live[p.name])
+            if spans[a.name] != spans[b.name] or not _written_over(program, old.name, new.name):
                 yield b, f"{b.name} overlaps {a.name}, which lives at the same time{where}"
+
+
+def _written_over(program: Program, old: str, new: str) -> bool:
+    """Whether one launch is the last to touch `old` and the first to touch `new`, and does so element by element."""
+    live = live_ranges(program)
+    if live[old][1] != live[new][0]:
+        return False
+    together = [step for phase, step in phases(program) if phase == live[new][0]]
+    users = [step for step in together if {old, new} & {*step.reads, *step.writes}]
+    if len(users) != 1 or isinstance(users[0], CheckStep) or new not in users[0].writes:
+        return False
+    kernel = users[0].kernel
+    target = kernel.outputs[users[0].writes.index(new)]
+    sources = [b for b, name in zip(kernel.inputs, users[0].reads, strict=True) if name == old]
+    return all(_same_memory(b, target) and _reads_first(kernel, b.name, target.name) for b in sources)
+
+
+def _same_memory(a: Buffer, b: Buffer) -> bool:
+    return (a.shape, a.order, a.dtype.itemsize) == (b.shape, b.order, b.dtype.itemsize)
+
+
+def _reads_first(kernel: Kernel, source: str, target: str) -> bool:
+    """Every element of `source` is read only where that element of `target` is written, and no later."""
+    places: set[str] = set()
+    written = False
+    for stage in kernel.stages:
+        loads = [s for s in walk(*stage_values(stage)) if isinstance(s, Load) and s.buffer.name == source]
+        stores = [s for s in stage_stores(stage) if s.buffer.name == target]
+        if loads and written:
+            return False
+        written = written or bool(stores)
+        places |= {spell_load(kernel.inputs[0], s.index) for s in (*loads, *stores)}
+    return len(places) == 1
 
 
 def _span(place: Place, sizes: dict[str, int]) -> tuple[int, int]:

@@ -155,7 +155,7 @@ class _Checker:
         elif value not in (dtype, dtype.accumulator if stage.combine else dtype):
             yield f"the stage is {dtype} and its value {spell(stage.value)} is {value}"
         if stage.running and (stage.running not in ("inclusive", "exclusive") or stage.combine not in COMBINES
-                              or len(stage.axes) != 1):
+                              or len(stage.axes) > 1):
             yield "a scan combines over one axis, inclusive or exclusive"
         if stage.store is not None and stage.combine and not stage.running:
             yield "a reduction stores nothing; a later map stores its result"
