@@ -14,6 +14,9 @@ from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
 
+BUSY = 0.5   # load average above which others share the processors
+
+
 def names(known: Sequence[str]):
     """An argparse type: some of the known names, separated by commas."""
     def parse(text: str) -> list[str]:
@@ -69,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{key:10} {', '.join(value) if isinstance(value, list) else value}")
     print(f"{'limits':10} {about['flops_per_second'] / 1e9:.0f} GFLOP/s, "
           f"{about['stream_bytes_per_second'] / 1e9:.0f} GB/s to copy 64 MiB")
-    print(f"{'load':10} {about['load_before'][0]:.2f} over the last minute\n", flush=True)
+    busy = "; the machine is busy: these figures are no results" if about["load_before"][0] > BUSY else ""
+    print(f"{'load':10} {about['load_before'][0]:.2f} over the last minute{busy}\n", flush=True)
 
     results = []
     for name in options.only:
