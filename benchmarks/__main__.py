@@ -13,7 +13,6 @@ from benchmarks.peers import PEERS
 from benchmarks.race import race
 from benchmarks.workloads import WORKLOADS
 
-
 BUSY = 0.5   # load average above which others share the processors
 
 
