@@ -17,39 +17,17 @@ from dataclasses import dataclass
 
 from planish.codegen.llvm.builder import Builder, Loop, Module, Value
 from planish.runtime.pool import WORDS
-
-PARALLEL, RELEASE_GIL, UNWRAP = 1, 2, 4
-NORMALISE_FAILED = -1  # the status for "normalised arguments do not fit either"
-
-# Outputs from this size on come from our own pool, 64-byte aligned; smaller ones from NumPy, whose C heap
-# keeps them warm.
-LARGE = 64 << 10
-MAX_DIMS = 64  # NumPy's own limit
-
-
-class ArrayTable(ctypes.Structure):
-    """What is expected of an input, or made for an output."""
-
-    _fields_ = [("descr", ctypes.c_void_p), ("type_number", ctypes.c_int64), ("rank", ctypes.c_int64),
-                ("item_bytes", ctypes.c_int64), ("dims", ctypes.c_void_p)]
-
-
-class ProgramTable(ctypes.Structure):
-    """A program as the entry sees it. `arena` is bytes, or ~index of the dim that holds them."""
-
-    _fields_ = [("body", ctypes.c_void_p), ("derive", ctypes.c_void_p), ("n_inputs", ctypes.c_int64),
-                ("n_outputs", ctypes.c_int64), ("n_constants", ctypes.c_int64), ("n_dims", ctypes.c_int64),
-                ("flags", ctypes.c_int64), ("arena", ctypes.c_int64), ("normalise", ctypes.c_void_p),
-                ("fail", ctypes.c_void_p), ("constants", ctypes.c_void_p), ("inputs", ctypes.c_void_p),
-                ("outputs", ctypes.c_void_p)]
-
-
-class Frame(ctypes.Structure):
-    """What a compiled body gets."""
-
-    _fields_ = [("buffers", ctypes.c_void_p), ("dims", ctypes.c_void_p), ("pool", ctypes.c_void_p),
-                ("status", ctypes.c_int32), ("reserved", ctypes.c_int32)]
-
+from planish.runtime.tables import (
+    LARGE,
+    MAX_DIMS,
+    NORMALISE_FAILED,
+    PARALLEL,
+    RELEASE_GIL,
+    UNWRAP,
+    ArrayTable,
+    Frame,
+    ProgramTable,
+)
 
 _NULL, _ZERO, _ONE = Value("ptr", "null"), Value("i64", "0"), Value("i64", "1")
 _MISS = Value("ptr", "@miss")           # its address says: not exactly as expected

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from planish.errors import LinkError
-from planish.runtime import cache, entry, memory, pool, threads
+from planish.runtime import cache, entry, memory, pool, tables, threads
 from planish.runtime.blob import Blob
 from planish.runtime.link import link
 from planish.runtime.loader import RUNTIME_NAMES, LoadedCode
@@ -74,7 +74,7 @@ class Runtime:
         """Run a native body on `count` threads, without the interpreter's lock."""
         self._call("planish_parallel", *map(ctypes.c_void_p, (self.pool, body, frame)), ctypes.c_int64(count))
 
-    def builtin(self, table: entry.ProgramTable, owner: Any) -> Any:
+    def builtin(self, table: tables.ProgramTable, owner: Any) -> Any:
         """A builtin that runs the program of `table`. It keeps `owner`, which keeps all that the table points
         to."""
         capsule = _new_capsule(ctypes.addressof(table), None, self.code.address("planish_program_free"))

@@ -17,13 +17,13 @@ import numpy as np
 
 from planish import errors
 from planish.errors import PlanishError
-from planish.runtime import entry, native, threads
+from planish.runtime import native, tables, threads
 from planish.runtime.loader import LoadedCode
 from planish.runtime.signature import Signature
 from planish.runtime.spec import ArraySpec, Dim, DimRef, ProgramSpec
 from planish.types import dtype_of
 
-ALIGN = 64  # constants, arenas, and outputs of entry.LARGE bytes and more start on a cache line
+ALIGN = 64  # constants, arenas, and outputs of tables.LARGE bytes and more start on a cache line
 
 
 class NativeProgram:
@@ -64,19 +64,19 @@ class _Core:
 
     # --- the builtin's tables
 
-    def _table(self) -> entry.ProgramTable:
+    def _table(self) -> tables.ProgramTable:
         spec = self.spec
         pointers = (ctypes.c_void_p * len(self.constants))(*(c.ctypes.data for c in self.constants))
         self.normalise, self.fail = self.signature.normalise, _failing(spec)
-        return entry.ProgramTable(
+        return tables.ProgramTable(
             self.body, self.signature.derive, len(spec.inputs), len(spec.outputs), len(self.constants),
             spec.n_dims, _flags(spec), _code(spec.arena), id(self.normalise), id(self.fail),
             self._kept(pointers), self._arrays(spec.inputs, self.signature.dtypes),
             self._arrays(spec.outputs, self.output_dtypes))
 
     def _arrays(self, specs: Sequence[ArraySpec], dtypes: Sequence[np.dtype]) -> int:
-        return self._kept((entry.ArrayTable * len(specs))(*(
-            entry.ArrayTable(id(d), d.num, len(s.shape), d.itemsize, self._dims(s))
+        return self._kept((tables.ArrayTable * len(specs))(*(
+            tables.ArrayTable(id(d), d.num, len(s.shape), d.itemsize, self._dims(s))
             for s, d in zip(specs, dtypes, strict=True))))
 
     def _dims(self, spec: ArraySpec) -> int:
@@ -97,7 +97,7 @@ class _Core:
         held = [*taken, *outputs, *self.constants, arena]
         buffers = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
         runtime = native.runtime()
-        frame = entry.Frame(ctypes.addressof(buffers), ctypes.addressof(dims), runtime.pool, 0, 0)
+        frame = tables.Frame(ctypes.addressof(buffers), ctypes.addressof(dims), runtime.pool, 0, 0)
         count = threads.get_num_threads() if self.spec.parallel else 1
         runtime.parallel(self.body, ctypes.addressof(frame), count)
         if frame.status:
@@ -108,7 +108,7 @@ class _Core:
 def _failing(spec: ProgramSpec) -> Any:
     """A function status -> the error it means, raised."""
     def fail(status: int) -> NoReturn:
-        if status == entry.NORMALISE_FAILED:
+        if status == tables.NORMALISE_FAILED:
             raise AssertionError("arguments changed while the call was looking at them")
         kind, text = spec.messages.get(status, ("PlanishError", f"the program failed with status {status}"))
         raise _exception(kind)(text)
@@ -122,8 +122,8 @@ def _exception(name: str) -> type[Exception]:
 
 
 def _flags(spec: ProgramSpec) -> int:
-    return (entry.PARALLEL * spec.parallel | entry.RELEASE_GIL * spec.release_gil
-            | entry.UNWRAP * spec.unwrap_single)
+    return (tables.PARALLEL * spec.parallel | tables.RELEASE_GIL * spec.release_gil
+            | tables.UNWRAP * spec.unwrap_single)
 
 
 def _code(dim: Dim) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from planish.runtime import memory, native
-from planish.runtime.entry import LARGE
 from planish.runtime.program import NativeProgram
 from planish.runtime.spec import ArraySpec
+from planish.runtime.tables import LARGE
 from tests.runtime.programs import add_program, reverse_program
 
 MB = 1 << 20
