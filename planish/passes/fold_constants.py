@@ -16,7 +16,7 @@ from planish.ir import Graph, Node, constant, interpret
 from planish.ops.rules import ops
 from planish.passes.protocol import Context
 from planish.rewrite import uniform_value
-from planish.types import element_count
+from planish.types import element_count, evaluate_dim
 
 FREE_BYTES = 64 << 10       # a folded constant of this size costs nothing worth counting
 COMPUTE_BYTES = 256 << 20   # no intermediate value of folding is larger
@@ -73,4 +73,4 @@ def _compact(array: np.ndarray, node: Node) -> Node:
 
 
 def _bytes(node: Node) -> int:
-    return int(element_count(node.shape)) * node.dtype.itemsize  # type: ignore[call-overload]
+    return evaluate_dim(element_count(node.shape), {}) * node.dtype.itemsize

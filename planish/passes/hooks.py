@@ -12,7 +12,6 @@ from planish.errors import VerificationError
 from planish.ir import Graph, interpret, print_graph, verify
 from planish.passes.protocol import PassRecord
 from planish.types import FLOAT64, Symbol, bounds, evaluate_dim
-from planish.types.dim import Dim
 
 Hook = Callable[[int, Graph, Graph, PassRecord], None]
 
@@ -81,9 +80,9 @@ def random_inputs(graph: Graph, rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def _size(symbol: Symbol, rng: np.random.Generator) -> int:
-    high: Dim | None = None if symbol.high is None else bounds(symbol.high)[1]
+    high = None if symbol.high is None else bounds(symbol.high)[1]
     least = max(symbol.low, 1)
-    return int(rng.integers(least, least + 4 if high is None else min(int(high), least + 3) + 1))
+    return int(rng.integers(least, least + 4 if high is None else min(high, least + 3) + 1))
 
 
 def all_of(*hooks: Hook) -> Hook:

@@ -19,13 +19,14 @@ from planish.passes.rewriting import Rewriting
 from planish.passes.share import Share
 from planish.rewrite import Numerics
 from planish.rewrite.driver import Observer
-from planish.rewrite.rules import ALGEBRA, FOLD_SCALE, SUBSTITUTE
+from planish.rewrite.rules import ALGEBRA, FOLD_SCALE, MOVEMENT, SUBSTITUTE
 
 decompose = Decompose()
 canonicalise = Canonicalise()
 fold_constants = FoldConstants()
 simplify = Rewriting("simplify", "after folding: its rules look for 1, 0 and whole constants", ALGEBRA)
-substitute = Rewriting("substitute", "after the algebra: it brings together what this looks for", SUBSTITUTE)
+substitute = Rewriting("substitute", "after the algebra: it brings together what this looks for",
+                        SUBSTITUTE + MOVEMENT)
 fold_scale = Rewriting("fold_scale", "after substitution: a division by 8 is a scale by then", FOLD_SCALE)
 share = Share()
 drop_dead = DropDead()

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Optional
+from typing import TypeAlias
 
 from planish.errors import FuelExhausted
 from planish.ir import Graph, Node, Note
@@ -20,7 +20,7 @@ from planish.ir.graph import carry_note, rebuild
 
 log = logging.getLogger("planish.rewrite")
 
-Step = Callable[[Node, Mapping[Node, int]], Optional[tuple[Node, str]]]
+Step: TypeAlias = "Callable[[Node, Mapping[Node, int]], tuple[Node, str] | None]"
 Observer = Callable[[str, Node, Node], None]
 FUEL_PER_NODE = 16  # firings per node of the graph; a rule set that ends uses well under 2
 FUEL_AT_LEAST = 256

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from planish.ir import Node, constant, input_node
+from planish.ir.specialize import static_sizes
 from planish.ops.record import OPS, Op
 from planish.ops.rules import ops
-from planish.ops.samples import random_array
 from planish.rewrite.pattern import Literal, OpPattern, Pattern, Several, TraitPattern, Variable
 from planish.types import BOOL, DTYPES, FLOAT32, INT32, DType, TensorType, broadcast_shapes
 
@@ -109,7 +109,7 @@ class Instances:
 
     def like(self, node: Node) -> Node:
         """The same expression of another input."""
-        return node.op(self.input(node.dtype, node.operands[0].shape), axes=node.attributes.axes)
+        return node.op(self.input(node.dtype, static_sizes(node.operands[0].shape, {})), axes=node.attributes.axes)
 
     def concatenable(self, dtype: DType) -> tuple[Node, ...]:
         """Operands of one concat: inputs, neighbouring slices, inner concats, empty ones."""
@@ -216,7 +216,7 @@ def _wider_shape(draw: Instances, operands: list[Node], dtype: DType) -> dict[st
 
 
 def _bounds(draw: Instances, operands: list[Node], dtype: DType) -> dict[str, Any]:
-    shape = operands[0].shape
+    shape = static_sizes(operands[0].shape, {})
     if draw.chance(0.2):
         return {"starts": (0,) * len(shape), "stops": shape, "steps": (1,) * len(shape)}
     starts = tuple(int(draw.rng.integers(0, d + 1)) if draw.chance(0.6) else 0 for d in shape)
@@ -268,6 +268,3 @@ ATTRIBUTES: dict[str, Draw] = {
     **{f"reduce_{name}": _reduced for name in ("sum", "prod", "max", "min", "any", "all")},
 }
 
-
-def random_value(rng: np.random.Generator, node: Node) -> np.ndarray:
-    return random_array(rng, node.dtype, tuple(int(d) for d in node.shape))  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Union
+from typing import Any, Literal, TypeAlias
 
 from planish.errors import TypeRuleError
 from planish.ir import Node, constant
@@ -41,9 +41,9 @@ class Match:
             raise AttributeError(f"the pattern has no {name}; it has {', '.join(self.bound)}") from None
 
 
-Root = Union[OpPattern, TraitPattern]
-Guard = Callable[[Match], Union[bool, str]]
-Result = Union[Pattern, int, float, Callable[[Match], Node]]
+Root: TypeAlias = "OpPattern | TraitPattern"
+Guard: TypeAlias = "Callable[[Match], bool | str]"
+Result: TypeAlias = "Pattern | int | float | Callable[[Match], Node]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +89,7 @@ class Rule:
         match = Match(node, bound, uses)
         if self.refusal(match):
             return None
+        assert isinstance(node.type, TensorType), "rules are for ops of one result"
         return fitted(self.build(match), node.type, self.name)
 
     def refusal(self, match: Match) -> str:

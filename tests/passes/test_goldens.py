@@ -39,5 +39,5 @@ def test_every_pass_has_a_golden() -> None:
 def test_a_missing_golden_fails(golden: Callable[[Path, str], None], request: pytest.FixtureRequest, tmp_path: Path) -> None:
     if request.config.getoption("--update-golden"):
         pytest.skip("goldens are being written")
-    with pytest.raises(AssertionError, match="no golden file new.ir"):
+    with pytest.raises(AssertionError, match=r"no golden file new\.ir"):
         golden(tmp_path / "new.ir", "graph")

@@ -16,7 +16,7 @@ from planish.types import FLOAT32, TensorType
 x, y = variables("x y")
 a = input_node("a", TensorType(FLOAT32, (4,)))
 MUL_ONE = rule("mul_one", x * 1, x)
-NEG_NEG = rule("neg_neg", -(-x), x)
+NEG_NEG = rule("neg_neg", ops.neg(ops.neg(x)), x)
 ALTERNATING = Rules([rule("there", ops.sinh(x), ops.cosh(x)), rule("back", ops.cosh(x), ops.sinh(x))], "strict")
 GROWING = Rules([rule("grow", ops.tanh(x), lambda m: ops.tanh(ops.exp(m.x)))], "strict")
 
@@ -28,7 +28,7 @@ def graph(*outputs: object) -> Graph:
 def test_reaches_a_fixed_point_through_what_rules_make() -> None:
     node = a
     for _ in range(50):
-        node = -(-(node * 1))
+        node = ops.neg(ops.neg(node * 1))
     after, fired = apply_steps(graph(node), Rules([MUL_ONE, NEG_NEG]).step)
     assert after.outputs == (a,) and fired == {"mul_one": 1, "neg_neg": 1}   # 50 layers become one and the same
 
@@ -108,7 +108,7 @@ def test_simplified_graphs_stay_as_they_are() -> None:
     rng = np.random.default_rng(0)
     node = a
     for _ in range(100):
-        node = [lambda n: n * 1, lambda n: -(-n), ops.tanh, lambda n: n - 0, lambda n: n + n * 1.5][rng.integers(5)](node)
+        node = [lambda n: n * 1, lambda n: ops.neg(ops.neg(n)), ops.tanh, lambda n: n - 0, lambda n: n + n * 1.5][rng.integers(5)](node)
     once, fired = apply_steps(graph(node), Rules(ALGEBRA).step, strict_fuel=True)
     again, fired_again = apply_steps(once, Rules(ALGEBRA).step, strict_fuel=True)
     assert fired and not fired_again and again.outputs == once.outputs

@@ -7,6 +7,8 @@ NumPy's max and min return the second operand at a tie of zeros, so their rules 
 """
 from __future__ import annotations
 
+from math import inf
+
 from planish.ops import get_op
 from planish.ops.rules import ops
 from planish.rewrite.guards import is_float, is_signed
@@ -28,7 +30,7 @@ IDENTITIES = (
     rule("pow_one", ops.pow(x, 1), x),
 
     # --- signs
-    rule("neg_neg", -(-x), x),
+    rule("neg_neg", ops.neg(ops.neg(x)), x),
     rule("mul_minus_one", x * -1, -x),
     rule("div_minus_one", x / -1, -x),
     rule("negative_zero_sub", -0.0 - x, -x),
@@ -52,6 +54,8 @@ IDENTITIES = (
     rule("select_true", ops.select(True, x, y), x),
     rule("select_false", ops.select(False, x, y), y),
     rule("select_not", ops.select(ops.logical_not(c), x, y), ops.select(c, y, x)),
+    rule("maximum_lowest", ops.maximum(x, -inf), x, relies_on="max passes NaN on"),
+    rule("minimum_highest", ops.minimum(x, inf), x, relies_on="min passes NaN on"),
     rule("maximum_self", ops.maximum(x, x), x),
     rule("minimum_self", ops.minimum(x, x), x),
     rule("fmax_self", ops.fmax(x, x), x),

@@ -12,7 +12,7 @@ from planish.ir.graph import rebuild
 from planish.ops.rules import ops
 from planish.rewrite.pattern import any_op, several, variables
 from planish.rewrite.rule import Match, rule
-from planish.types import Dim, broadcast_shapes, is_static
+from planish.types import Dim, broadcast_shapes, element_count, is_static
 from planish.types.dim import is_nonnegative
 
 x, fill = variables("x fill")
@@ -30,9 +30,9 @@ def _to_shape_of_root(match: Match) -> Node:
 
 
 def _one_element(match: Match) -> bool | str:
-    if match.root.type.size == 1:
+    if element_count(match.root.shape) == 1:
         return "there is but one element on either side"
-    return match.x.type.size == 1 or "its operand has more than one element"
+    return element_count(match.x.shape) == 1 or "its operand has more than one element"
 
 
 def _repeated(match: Match) -> Node:
@@ -83,7 +83,7 @@ def _transposes_cancel(match: Match) -> bool | str:
 
 # --- broadcast_to
 
-def without_broadcasts(node: Node) -> Node | None:
+def without_broadcasts(node: Node) -> Node:
     """An elementwise op on what its operands were broadcast from, where it broadcasts to the same shape by itself."""
     operands = list(node.operands)
     for i, operand in enumerate(operands):
@@ -92,18 +92,19 @@ def without_broadcasts(node: Node) -> Node | None:
         bare = [*operands[:i], operand.operands[0], *operands[i + 1:]]
         if broadcast_shapes(*(o.shape for o in bare)) == node.shape:
             operands = bare
-    return None if operands == list(node.operands) else rebuild(node, tuple(operands))
+    return rebuild(node, tuple(operands))
 
 
 def _broadcasts_by_itself(match: Match) -> bool | str:
-    return without_broadcasts(match.root) is not None or "no operand's broadcast_to is one that the op does by itself"
+    return without_broadcasts(match.root) is not match.root or "no operand's broadcast_to is one that the op does by itself"
 
 
 def _broadcasts_late(match: Match) -> bool | str:
     wide = [o for o in match.xs if o.op.name == "broadcast_to"]
     if not wide or not all(o.op.name == "broadcast_to" or o.ndim == 0 for o in match.xs):
         return "not all operands are broadcast"
-    return _on_bare(match.root).type.size != match.root.type.size != 0 or "the broadcasts repeat nothing"
+    size = element_count(match.root.shape)
+    return element_count(_on_bare(match.root).shape) != size != 0 or "the broadcasts repeat nothing"
 
 
 def _on_bare(node: Node) -> Node:
@@ -160,7 +161,7 @@ def _slice_under_pad(match: Match) -> Node:
 
 def _pads_nothing(match: Match) -> bool | str:
     a = match.root.attributes
-    return not any(d != 0 for d in (*a.low, *a.high)) and match.x.shape == match.root.shape or "it pads"
+    return (all(d == 0 for d in (*a.low, *a.high)) and match.x.shape == match.root.shape) or "it pads"
 
 
 def _reverses_nothing(match: Match) -> bool | str:
