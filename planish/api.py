@@ -1,13 +1,15 @@
-"""The Python door: `jit` compiles a NumPy function at its first call for each signature, in stages one can look into.
+"""The Python door: `jit` compiles a NumPy function at its first call for each signature, in stages one can
+look into.
 
-    @planish.jit
-    def f(x, w): ...
+@planish.jit
+def f(x, w): ...
 
-    f(x, w)                       # trace, compile, run; the next call with such arguments only runs
-    f.trace(x, w).graph           # the stages, as JAX names them
-    f.trace(x, w).lower().as_text("llvm")
-    f.traces, f.recompiles        # how often it was traced, and why again
+f(x, w)                       # trace, compile, run; the next call with such arguments only runs
+f.trace(x, w).graph           # the stages, as JAX names them
+f.trace(x, w).lower().as_text("llvm")
+f.traces, f.recompiles        # how often it was traced, and why again
 """
+
 from __future__ import annotations
 
 import inspect
@@ -26,18 +28,26 @@ from planish.compiler import Compiled, Numerics, Options, Strategy, compile_grap
 from planish.errors import SignatureError
 from planish.ir import Graph
 
-VARIANTS = 64   # signatures kept per function; the one not used for longest goes first
+VARIANTS = 64  # signatures kept per function; the one not used for longest goes first
 
 
-def jit(function: Callable[..., Any] | None = None, *, numerics: Numerics = "default", strategy: Strategy = "native",
-        static_argnums: int | Sequence[int] = (), static_argnames: str | Iterable[str] = (),
-        disable: Iterable[str] = ()) -> Any:
+def jit(
+    function: Callable[..., Any] | None = None,
+    *,
+    numerics: Numerics = "default",
+    strategy: Strategy = "native",
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Iterable[str] = (),
+    disable: Iterable[str] = (),
+) -> Any:
     """Compile a NumPy function. Use as a decorator, with or without options, or call it with the function.
 
     numerics         "strict", "default" or "fast"
     strategy         "native" (compiled code) or "library" (one NumPy kernel per operation, no compile time)
-    static_argnums,  arguments whose value, not only whose type, the program may depend on: they must be hashable, and
-    static_argnames  each value is compiled anew. str, bool, None and other plain objects are static by themselves
+    static_argnums,  arguments whose value, not only whose type, the program may depend on: they must be
+                     hashable, and
+    static_argnames  each value is compiled anew. str, bool, None and other plain objects are static by
+                     themselves
     disable          names of compiler passes to leave out
 
     Raises CaptureError, with the line of the program and what to write instead, for what can't be compiled.
@@ -56,19 +66,31 @@ def make_graph(function: Callable[..., Any], **options: Any) -> Callable[..., Gr
     return lambda *args, **keywords: jitted.trace(*args, **keywords).graph
 
 
-def load_onnx(path: Any, *, numerics: Numerics = "default", strategy: Strategy = "native", disable: Iterable[str] = (),
-              hint: dict[str, int] | None = None) -> Compiled:
-    """Compile an ONNX model file. The result takes arrays in the order of the model's inputs and returns a tuple.
+def load_onnx(
+    path: Any,
+    *,
+    numerics: Numerics = "default",
+    strategy: Strategy = "native",
+    disable: Iterable[str] = (),
+    hint: dict[str, int] | None = None,
+) -> Compiled:
+    """Compile an ONNX model file. The result takes arrays in the order of the model's inputs and returns a
+    tuple.
 
-    `hint` gives typical sizes of the model's symbolic dims. Raises ModelError for a file that is not a valid model.
+    `hint` gives typical sizes of the model's symbolic dims. Raises ModelError for a file that is not a valid
+    model.
     """
     from planish.capture.onnx import load_graph
-    return compile_graph(load_graph(path), Options(numerics=numerics, strategy=strategy, disable=frozenset(disable)), hint=hint)
+
+    return compile_graph(
+        load_graph(path), Options(numerics=numerics, strategy=strategy, disable=frozenset(disable)), hint=hint
+    )
 
 
 def freeze(*values: Any) -> Any:
-    """Promise that arrays will not change: they are made read-only (with the arrays they are views of), so that a compiled
-    function may fold and repack them. Takes arrays and nested containers of arrays, and returns what it was given."""
+    """Promise that arrays will not change: they are made read-only (with the arrays they are views of), so
+    that a compiled function may fold and repack them. Takes arrays and nested containers of arrays, and
+    returns what it was given."""
     for leaf in flatten(values)[0]:
         while isinstance(leaf, np.ndarray):
             leaf.flags.writeable = False
@@ -90,6 +112,7 @@ class Recompile:
 
 # --- signatures
 
+
 class Static:
     """An argument that is part of the signature by its value."""
 
@@ -101,23 +124,25 @@ class Static:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a call is compiled for: the structure of the arguments and a key per leaf. Hash computed at each call."""
+    """What a call is compiled for: the structure of the arguments and a key per leaf. Hash computed at each
+    call."""
 
     tree: Tree
     keys: tuple[Any, ...]
 
 
-_INT64 = range(-2**63, 2**63)
+_INT64 = range(-(2**63), 2**63)
 
 
 def leaf_key(leaf: Any) -> tuple[Any, ...]:
-    """What of a leaf the program depends on: dtype and shape of arrays, type of numbers, value of anything else."""
+    """What of a leaf the program depends on: dtype and shape of arrays, type of numbers, value of anything
+    else."""
     kind = type(leaf)
     if kind is np.ndarray or kind is np.memmap:
         return leaf.dtype, leaf.shape
     if kind is float or (kind is int and leaf in _INT64):
         return (kind,)
-    if isinstance(leaf, np.generic) and leaf.dtype.kind != "b" or kind is np.bool_:
+    if (isinstance(leaf, np.generic) and leaf.dtype.kind != "b") or kind is np.bool_:
         return leaf.dtype, "scalar"
     return kind, leaf.value if kind is Static else leaf
 
@@ -131,14 +156,22 @@ def _describe(key: tuple[Any, ...]) -> str:
     if len(key) == 1:
         return str(key[0].__name__)
     if isinstance(key[0], np.dtype):
-        return f"{key[0].name} scalar" if key[1] == "scalar" else f"{key[0].name}[{', '.join(map(str, key[1]))}]"
+        return (
+            f"{key[0].name} scalar" if key[1] == "scalar" else f"{key[0].name}[{', '.join(map(str, key[1]))}]"
+        )
     return repr(key[1])
 
 
 class Jitted:
     """A function that compiles itself; see `jit`."""
 
-    def __init__(self, function: Callable[..., Any], options: Options, static_nums: tuple[int, ...], static_names: tuple[str, ...]):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: Options,
+        static_nums: tuple[int, ...],
+        static_names: tuple[str, ...],
+    ):
         if not callable(function):
             raise TypeError(f"jit compiles functions; {type(function).__name__} is not callable")
         update_wrapper(self, function)
@@ -147,10 +180,12 @@ class Jitted:
         self.traces = 0
         self.recompiles: list[Recompile] = []
         self._parameters = inspect.signature(function)
-        self._has_defaults = inspect.isfunction(function) or inspect.ismethod(function)   # C functions know their own
+        self._has_defaults = inspect.isfunction(function) or inspect.ismethod(
+            function
+        )  # C functions know their own
         self._static = _static_parameters(self._parameters, static_nums, static_names)
         self._positional = _positional_count(self._parameters) if not self._static else None
-        self._valued: dict[Tree, frozenset[int]] = {}       # leaves that are numbers used as Python values
+        self._valued: dict[Tree, frozenset[int]] = {}  # leaves that are numbers used as Python values
         self._programs: OrderedDict[Signature, Program] = OrderedDict()
         self._lock = threading.RLock()
         self._fast: Program | None = None
@@ -165,7 +200,7 @@ class Jitted:
 
     def _call(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if ACTIVE.trace is not None:
-            return self.function(*args, **keywords)     # jit inside jit: traced through
+            return self.function(*args, **keywords)  # jit inside jit: traced through
         leaves, tree = self._leaves(args, keywords)
         program = self._program(leaves, tree, args, keywords)
         return program.run(leaves)
@@ -210,7 +245,9 @@ class Jitted:
         for i, child in enumerate(positional.children):
             parameter = parameters[min(i, len(parameters) - 1)]
             variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-            found += child.paths(f"{parameter.name}[{i - parameters.index(parameter)}]" if variadic else parameter.name)
+            found += child.paths(
+                f"{parameter.name}[{i - parameters.index(parameter)}]" if variadic else parameter.name
+            )
         for name, child in zip(keyword.keys, keyword.children):
             found += child.paths(name)
         return found
@@ -218,12 +255,14 @@ class Jitted:
     def _signature(self, leaves: list[Any], tree: Tree) -> Signature:
         keys = tuple(map(leaf_key, leaves))
         for position in self._valued.get(tree, ()):
-            keys = (*keys[:position], (type(leaves[position]), leaves[position]), *keys[position + 1:])
+            keys = (*keys[:position], (type(leaves[position]), leaves[position]), *keys[position + 1 :])
         return Signature(tree, keys)
 
     # --- programs
 
-    def _program(self, leaves: list[Any], tree: Tree, args: tuple[Any, ...], keywords: dict[str, Any]) -> Program:
+    def _program(
+        self, leaves: list[Any], tree: Tree, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Program:
         signature = self._signature(leaves, tree)
         program = self._found(signature)
         if program is not None and program.captured.guards.holds():
@@ -235,9 +274,14 @@ class Jitted:
         try:
             return self._programs.get(signature)
         except TypeError as error:
-            culprit = next((n for n, k in zip(self._names(signature.tree), signature.keys) if not _is_hashable(k)), "an argument")
-            raise SignatureError(f"{self.__name__}: {culprit} is neither an array, a number nor hashable ({error}); "
-                                 "pass arrays, or containers of arrays, or a hashable static value") from None
+            culprit = next(
+                (n for n, k in zip(self._names(signature.tree), signature.keys) if not _is_hashable(k)),
+                "an argument",
+            )
+            raise SignatureError(
+                f"{self.__name__}: {culprit} is neither an array, a number nor hashable ({error}); "
+                "pass arrays, or containers of arrays, or a hashable static value"
+            ) from None
 
     def _compiled(self, leaves: list[Any], tree: Tree, flat: bool) -> Program:
         signature = self._signature(leaves, tree)
@@ -264,24 +308,35 @@ class Jitted:
 
     def _difference(self, old: Signature, new: Signature) -> Recompile:
         if old.tree != new.tree:
-            return Recompile("the arguments' structure", ", ".join(self._names(old.tree)), ", ".join(self._names(new.tree)))
+            return Recompile(
+                "the arguments' structure", ", ".join(self._names(old.tree)), ", ".join(self._names(new.tree))
+            )
         changes = [(n, a, b) for n, a, b in zip(self._names(new.tree), old.keys, new.keys) if a != b]
         name, a, b = changes[0]
         return Recompile(name, _describe(a), _describe(b))
 
     def _capture(self, leaves: list[Any], tree: Tree) -> tuple[Signature, Captured]:
-        """Trace; a number that turns out to be used as a Python value is made static, and the trace begins anew."""
+        """Trace; a number that turns out to be used as a Python value is made static, and the trace begins
+        anew."""
         names = self._names(tree)
         while True:
             signature = self._signature(leaves, tree)
             static = frozenset(i for i, key in enumerate(signature.keys) if not is_runtime(key))
             try:
-                return signature, trace_function(self.function, [_unwrapped(x) for x in leaves], tree.unflatten, static, names,
-                                                 self.__name__)
+                return signature, trace_function(
+                    self.function,
+                    [_unwrapped(x) for x in leaves],
+                    tree.unflatten,
+                    static,
+                    names,
+                    self.__name__,
+                )
             except NeedsValue as need:
                 position = need.argument.position
                 self._valued[tree] = self._valued.get(tree, frozenset()) | {position}
-                self.recompiles.append(Recompile(names[position], "any number", f"its value, which {need.location} needs"))
+                self.recompiles.append(
+                    Recompile(names[position], "any number", f"its value, which {need.location} needs")
+                )
 
 
 def _is_hashable(key: Any) -> bool:
@@ -314,11 +369,16 @@ def _flat_tree(count: int) -> Tree:
     return _FLAT[count]
 
 
-def _static_parameters(signature: inspect.Signature, nums: tuple[int, ...], names: tuple[str, ...]) -> frozenset[str]:
+def _static_parameters(
+    signature: inspect.Signature, nums: tuple[int, ...], names: tuple[str, ...]
+) -> frozenset[str]:
     parameters = list(signature.parameters)
     for name in names:
         if name not in parameters:
-            raise ValueError(f"static_argnames has {name!r}; the function's parameters are {', '.join(parameters) or 'none'}")
+            raise ValueError(
+                f"static_argnames has {name!r}; the function's parameters are "
+                f"{', '.join(parameters) or 'none'}"
+            )
     for num in nums:
         if not -len(parameters) <= num < len(parameters):
             raise ValueError(f"static_argnums has {num}; the function has {len(parameters)} parameters")
@@ -326,7 +386,8 @@ def _static_parameters(signature: inspect.Signature, nums: tuple[int, ...], name
 
 
 def _positional_count(signature: inspect.Signature) -> int | None:
-    """How many arguments a plain call has, if all parameters are positional; else None: every call is bound by name."""
+    """How many arguments a plain call has, if all parameters are positional; else None: every call is bound
+    by name."""
     kinds = {p.kind for p in signature.parameters.values()}
     simple = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
     return len(signature.parameters) if kinds <= simple else None
@@ -334,8 +395,10 @@ def _positional_count(signature: inspect.Signature) -> int | None:
 
 # --- one signature, compiled
 
+
 class Program:
-    """A compiled signature: feeds the graph, writes what the function wrote, and puts the results together."""
+    """A compiled signature: feeds the graph, writes what the function wrote, and puts the results
+    together."""
 
     def __init__(self, captured: Captured, compiled: Compiled):
         self.captured, self.compiled = captured, compiled
@@ -344,14 +407,25 @@ class Program:
         self.guards_hold: Callable[[], bool] = _always if guards.is_empty else guards.holds
 
     def open_door(self, missed: Callable[..., Any]) -> bool:
-        """Whether calls with plain arrays may go straight to the compiled program, which calls `missed` for any other.
+        """Whether calls with plain arrays may go straight to the compiled program, which calls `missed` for
+        any other.
 
-        That needs a program that offers it (`direct_call`), arrays in the order they are passed, and one new array out.
+        That needs a program that offers it (`direct_call`), arrays in the order they are passed, and one new
+        array out.
         """
         captured = self.captured
-        in_order = all(isinstance(f, int) for f in captured.feeds) and list(captured.feeds) == list(range(len(captured.feeds)))
-        plain = (captured.tree == LEAF and in_order and not captured.writes and not captured.aliased
-                 and captured.results[0].source == "output" and captured.results[0].kind == "array" and not captured.results[0].steps)
+        in_order = all(isinstance(f, int) for f in captured.feeds) and list(captured.feeds) == list(
+            range(len(captured.feeds))
+        )
+        plain = (
+            captured.tree == LEAF
+            and in_order
+            and not captured.writes
+            and not captured.aliased
+            and captured.results[0].source == "output"
+            and captured.results[0].kind == "array"
+            and not captured.results[0].steps
+        )
         offer = getattr(self.compiled, "direct_call", None)
         if not plain or offer is None:
             return False
@@ -376,10 +450,15 @@ class Program:
             if not target.flags.writeable:
                 raise ValueError("assignment destination is read-only")
             if sum(np.may_share_memory(target, other) for other in arrays) > 1:
-                raise SignatureError("the function writes to an argument that shares memory with another argument; pass a copy")
+                raise SignatureError(
+                    "the function writes to an argument that shares memory with another argument; pass a copy"
+                )
         for position in self.captured.contiguous:
             if not leaves[position].flags.c_contiguous:
-                raise SignatureError("the function writes through a reshape of an argument, which must be C-contiguous for that")
+                raise SignatureError(
+                    "the function writes through a reshape of an argument, which must be C-contiguous for "
+                    "that"
+                )
 
 
 def _always() -> bool:
@@ -387,15 +466,26 @@ def _always() -> bool:
 
 
 def _own(array: np.ndarray, arguments: Sequence[np.ndarray]) -> np.ndarray:
-    """A result with memory of its own, where the compiled program may have handed out an argument's or a constant's."""
-    return array if array.base is None and array.flags.writeable and not any(array is a for a in arguments) else array.copy()
+    """A result with memory of its own, where the compiled program may have handed out an argument's or a
+    constant's."""
+    return (
+        array
+        if array.base is None and array.flags.writeable and not any(array is a for a in arguments)
+        else array.copy()
+    )
 
 
 def _result(result: Result, leaves: Sequence[Any], outputs: Sequence[np.ndarray]) -> Any:
     if result.kind == "object":
         return leaves[result.place] if result.source == "argument" else result.place
     source = {"argument": leaves, "output": outputs}.get(result.source)
-    value = result.place.copy() if source is None and result.source == "value" else result.place if source is None else source[result.place]
+    value = (
+        result.place.copy()
+        if source is None and result.source == "value"
+        else result.place
+        if source is None
+        else source[result.place]
+    )
     for step in result.steps:
         value = step.replay(value)
     if result.kind == "number":
@@ -404,6 +494,7 @@ def _result(result: Result, leaves: Sequence[Any], outputs: Sequence[np.ndarray]
 
 
 # --- stages
+
 
 @dataclass(frozen=True)
 class Traced:
@@ -436,4 +527,14 @@ class Lowered:
         return self.program
 
 
-__all__ = ["Jitted", "Lowered", "Recompile", "Traced", "freeze", "is_frozen", "jit", "load_onnx", "make_graph"]
+__all__ = [
+    "Jitted",
+    "Lowered",
+    "Recompile",
+    "Traced",
+    "freeze",
+    "is_frozen",
+    "jit",
+    "load_onnx",
+    "make_graph",
+]

@@ -1,4 +1,5 @@
 """Where the user is: the innermost line that is neither planish's nor NumPy's."""
+
 from __future__ import annotations
 
 import sys

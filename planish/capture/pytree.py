@@ -1,8 +1,10 @@
-"""Nested arguments and results as flat lists: dict, list, tuple, namedtuple, dataclass, None; all else is a leaf.
+"""Nested arguments and results as flat lists: dict, list, tuple, namedtuple, dataclass, None; all else is a
+leaf.
 
-`flatten` gives the leaves and a hashable `Tree`; `Tree.unflatten` puts leaves back in the same containers. Dicts keep
-their own order of keys in what is rebuilt, and are told apart by it.
+`flatten` gives the leaves and a hashable `Tree`; `Tree.unflatten` puts leaves back in the same containers.
+Dicts keep their own order of keys in what is rebuilt, and are told apart by it.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +14,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Tree:
-    """The structure around leaves. `kind` is the container's type, or None for a leaf; `keys` its keys or fields."""
+    """The structure around leaves. `kind` is the container's type, or None for a leaf; `keys` its keys or
+    fields."""
 
     kind: type | None
     keys: tuple[Any, ...] = ()
@@ -77,7 +80,8 @@ def _flatten(value: Any, leaves: list[Any]) -> Tree:
 
 
 def _parts(value: Any) -> tuple[tuple[Any, ...], Sequence[Any]] | None:
-    """Keys and children of a container, or None for a leaf. Subclasses of dict with their own making are leaves."""
+    """Keys and children of a container, or None for a leaf. Subclasses of dict with their own making are
+    leaves."""
     kind = type(value)
     if kind in (list, tuple):
         return (), value

@@ -1,14 +1,34 @@
-"""Capture by tracing: a NumPy function runs once on stand-ins for its arrays, and what they went through is the graph.
+"""Capture by tracing: a NumPy function runs once on stand-ins for its arrays, and what they went through is
+the graph.
 
-    tracer     the stand-in: storage, views, writes; what only a real value can answer is an error with the user's line
-    ufuncs     ufuncs and operators; registry, shape, reduce, contract, indexing, select, create: the tables of functions
-    hooks      what NumPy and Python do not let a stand-in take part in: np.asarray, np.zeros, print, random numbers
-    guards     what the function reads from outside its arguments
-    trace      the run itself, and how results come from the graph's outputs
+tracer     the stand-in: storage, views, writes; what only a real value can answer is an error with the user's
+           line
+ufuncs     ufuncs and operators; registry, shape, reduce, contract, indexing, select, create: the tables of
+           functions
+hooks      what NumPy and Python do not let a stand-in take part in: np.asarray, np.zeros, print, random
+           numbers
+guards     what the function reads from outside its arguments
+trace      the run itself, and how results come from the graph's outputs
 """
+
 from planish.capture.numpy import contract, create, indexing, reduce, registry, select, shape, ufuncs
 from planish.capture.numpy.trace import Captured, Result, trace_function
 from planish.capture.numpy.tracer import ACTIVE, NeedsValue, Tracer, is_frozen
 
-__all__ = ["ACTIVE", "Captured", "NeedsValue", "Result", "Tracer", "contract", "create", "indexing", "is_frozen", "reduce",
-           "registry", "select", "shape", "trace_function", "ufuncs"]
+__all__ = [
+    "ACTIVE",
+    "Captured",
+    "NeedsValue",
+    "Result",
+    "Tracer",
+    "contract",
+    "create",
+    "indexing",
+    "is_frozen",
+    "reduce",
+    "registry",
+    "select",
+    "shape",
+    "trace_function",
+    "ufuncs",
+]

@@ -1,8 +1,11 @@
-"""Arrays that a traced function allocates with np.zeros, np.ones, np.empty, np.full: real ones, until it writes to them.
+"""Arrays that a traced function allocates with np.zeros, np.ones, np.empty, np.full: real ones, until it
+writes to them.
 
-A `Buffer` is a real ndarray, so that C and Cython code which allocates during a trace gets what it expects. To Python it
-behaves as the traced array over its memory, and goes on as one when a traced value is written to it.
+A `Buffer` is a real ndarray, so that C and Cython code which allocates during a trace gets what it expects.
+To Python it behaves as the traced array over its memory, and goes on as one when a traced value is written to
+it.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -30,6 +33,7 @@ def _forward(name: str, of_tracer: Any, of_array: Any) -> Any:
         if tracer is None or tracer.storage.trace is not ACTIVE.trace:
             return of_array(self.view(np.ndarray), *args, **keywords)
         return of_tracer(tracer, *args, **keywords)
+
     method.__name__ = name
     return method
 
@@ -56,13 +60,27 @@ def _plain(value: Any) -> Any:
 
 def install_forwards() -> None:
     """Every method that a traced array has goes to the traced array."""
-    own = {"__init__", "__getattr__", "__array__", "__repr__", "__hash__", "__array_ufunc__", "__array_function__", "through", "assign",
-           "concrete"}
+    own = {
+        "__init__",
+        "__getattr__",
+        "__array__",
+        "__repr__",
+        "__hash__",
+        "__array_ufunc__",
+        "__array_function__",
+        "through",
+        "assign",
+        "concrete",
+    }
     for name, value in vars(Tracer).items():
         if name not in own and callable(value) and hasattr(np.ndarray, name):
             setattr(Buffer, name, _forward(name, value, getattr(np.ndarray, name)))
     for name in ("T", "mT", "flat", "real"):
-        setattr(Buffer, name, property(_forward(name, getattr(Tracer, name).fget, getattr(np.ndarray, name).__get__)))
+        setattr(
+            Buffer,
+            name,
+            property(_forward(name, getattr(Tracer, name).fget, getattr(np.ndarray, name).__get__)),
+        )
     Buffer.__array_ufunc__ = _array_ufunc  # type: ignore[method-assign, assignment]
     Buffer.__array_function__ = _array_function  # type: ignore[method-assign, assignment]
     Buffer.__hash__ = None  # type: ignore[assignment]

@@ -1,4 +1,5 @@
 """Products over axes: matmul, dot, tensordot, inner, outer, vdot, einsum... all lowered to `dot_general`."""
+
 from __future__ import annotations
 
 import operator
@@ -22,14 +23,28 @@ def contract(x: Node, y: Node, over: tuple[Axes, Axes], batch: tuple[Axes, Axes]
     """Sum of products over `over`; result axes: batch, then what is left of x, then of y."""
     for i, j in zip(over[0] + batch[0], over[1] + batch[1]):
         if x.shape[i] != y.shape[j]:
-            raise ValueError(f"shapes {x.shape} and {y.shape} not aligned: {x.shape[i]} (dim {i}) != {y.shape[j]} (dim {j})")
-    return widened(lambda a, b: emit("dot_general", a, b, lhs_contract=over[0], rhs_contract=over[1], lhs_batch=batch[0],
-                                     rhs_batch=batch[1]), x, y)
+            raise ValueError(
+                f"shapes {x.shape} and {y.shape} not aligned: {x.shape[i]} (dim {i}) != {y.shape[j]} (dim "
+                f"{j})"
+            )
+    return widened(
+        lambda a, b: emit(
+            "dot_general",
+            a,
+            b,
+            lhs_contract=over[0],
+            rhs_contract=over[1],
+            lhs_batch=batch[0],
+            rhs_batch=batch[1],
+        ),
+        x,
+        y,
+    )
 
 
 def _pair(a: Any, b: Any) -> tuple[Tracer, Tracer, Node, Node]:
     x, y = as_tracer(a), as_tracer(b)
-    dtype = np.result_type(x.dtype, y.dtype)    # Python numbers are not weak in these functions
+    dtype = np.result_type(x.dtype, y.dtype)  # Python numbers are not weak in these functions
     return x, y, cast(x, dtype), cast(y, dtype)
 
 
@@ -65,7 +80,9 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     if isinstance(axes, (int, np.integer)):
         first, second = list(range(x.ndim - axes, x.ndim)), list(range(axes))
     else:
-        first, second = ([operator.index(i) for i in (s if isinstance(s, (tuple, list)) else [s])] for s in axes)
+        first, second = (
+            [operator.index(i) for i in (s if isinstance(s, (tuple, list)) else [s])] for s in axes
+        )
     if len(first) != len(second):
         raise ValueError("shape-mismatch for sum")
     over = tuple(one_axis(i, x.ndim) for i in first), tuple(one_axis(i, y.ndim) for i in second)
@@ -79,7 +96,11 @@ def kron(a: Any, b: Any) -> Any:
     x, y = as_tracer(a), as_tracer(b)
     rank = max(x.ndim, y.ndim)
     one, two = (1,) * (rank - x.ndim) + x.shape, (1,) * (rank - y.ndim) + y.shape
-    wide = call_ufunc(np.multiply, reshape(x, tuple(n for s in one for n in (s, 1))), reshape(y, tuple(n for s in two for n in (1, s))))
+    wide = call_ufunc(
+        np.multiply,
+        reshape(x, tuple(n for s in one for n in (s, 1))),
+        reshape(y, tuple(n for s in two for n in (1, s))),
+    )
     return reshape(wide, tuple(s * t for s, t in zip(one, two)))
 
 
@@ -118,7 +139,9 @@ def _drop(node: Node, axis: int) -> Node:
 for _name, _rule in {"vecdot": vecdot, "matvec": _matvec, "vecmat": _vecmat}.items():
     if hasattr(np, _name):
         UFUNCS[getattr(np, _name)] = _rule
-implements(np.linalg.matmul if hasattr(np.linalg, "matmul") else np.matmul)(lambda x1, x2, /: call_ufunc(np.matmul, x1, x2))
+implements(np.linalg.matmul if hasattr(np.linalg, "matmul") else np.matmul)(
+    lambda x1, x2, /: call_ufunc(np.matmul, x1, x2)
+)
 
 
 @implements(np.linalg.multi_dot)
@@ -145,11 +168,15 @@ def matrix_power(a: Any, n: int) -> Any:
 
 # --- einsum
 
+
 @implements(np.einsum)
 def einsum(*operands: Any, out: Any = None, optimize: Any = False, dtype: Any = None) -> Any:
-    """`np.einsum("ij,jk->ik", a, b)`: each operand is reduced to its needed axes, then contracted from left to right."""
+    """`np.einsum("ij,jk->ik", a, b)`: each operand is reduced to its needed axes, then contracted from left
+    to right."""
     if not isinstance(operands[0], str):
-        raise unsupported("np.einsum with lists of axes", 'write the subscripts as a string, such as "ij,jk->ik"')
+        raise unsupported(
+            "np.einsum with lists of axes", 'write the subscripts as a string, such as "ij,jk->ik"'
+        )
     arrays = [as_tracer(x) for x in operands[1:]]
     terms, result = parse_subscripts(operands[0], [x.ndim for x in arrays])
     kept = np.dtype(dtype) if dtype is not None else common_dtype(arrays)
@@ -164,7 +191,8 @@ def einsum(*operands: Any, out: Any = None, optimize: Any = False, dtype: Any = 
 
 
 def parse_subscripts(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """One letter per axis for every operand and for the result; Ellipsis axes get capital Greek letters from the right."""
+    """One letter per axis for every operand and for the result; Ellipsis axes get capital Greek letters from
+    the right."""
     text = subscripts.replace(" ", "")
     left, arrow, right = text.partition("->")
     terms = left.split(",")
@@ -172,9 +200,13 @@ def parse_subscripts(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], 
         raise ValueError(f"{len(terms)} subscripts are given for {len(ranks)} operands")
     widths = [rank - len(t.replace("...", "")) for t, rank in zip(terms, ranks)]
     if any(w < 0 or (w and "..." not in t) for t, w in zip(terms, widths)):
-        raise ValueError(f"einstein sum subscripts string {subscripts!r} does not fit operands of {list(ranks)} axes")
-    dots = "".join(chr(0x391 + i) for i in range(max((w for t, w in zip(terms, widths) if "..." in t), default=0)))
-    full = [t.replace("...", dots[len(dots) - w:]) for t, w in zip(terms, widths)]
+        raise ValueError(
+            f"einstein sum subscripts string {subscripts!r} does not fit operands of {list(ranks)} axes"
+        )
+    dots = "".join(
+        chr(0x391 + i) for i in range(max((w for t, w in zip(terms, widths) if "..." in t), default=0))
+    )
+    full = [t.replace("...", dots[len(dots) - w :]) for t, w in zip(terms, widths)]
     if arrow:
         result = right.replace("...", dots)
     else:
@@ -223,7 +255,9 @@ def _join(x: Node, xs: str, y: Node, ys: str, needed: set[str]) -> tuple[Node, s
         return tuple(term.index(c) for c in letters)
 
     node = contract(x, y, (axes(over, xs), axes(over, ys)), (axes(batch, xs), axes(batch, ys)))
-    return node, "".join(batch) + "".join(c for c in xs if c not in shared) + "".join(c for c in ys if c not in shared)
+    return node, "".join(batch) + "".join(c for c in xs if c not in shared) + "".join(
+        c for c in ys if c not in shared
+    )
 
 
 def _drop_ones(x: Node, xs: str, y: Node, ys: str) -> tuple[Node, str, Node, str]:
@@ -231,7 +265,9 @@ def _drop_ones(x: Node, xs: str, y: Node, ys: str) -> tuple[Node, str, Node, str
     for letter in set(xs) & set(ys):
         m, n = x.shape[xs.index(letter)], y.shape[ys.index(letter)]
         if m != n and 1 not in (m, n):
-            raise ValueError(f"operands could not be broadcast together: subscript {letter!r} has sizes {m} and {n}")
+            raise ValueError(
+                f"operands could not be broadcast together: subscript {letter!r} has sizes {m} and {n}"
+            )
         if m == 1 != n:
             x, xs = _without(x, xs, letter)
         elif n == 1 != m:
@@ -241,7 +277,7 @@ def _drop_ones(x: Node, xs: str, y: Node, ys: str) -> tuple[Node, str, Node, str
 
 def _without(node: Node, term: str, letter: str) -> tuple[Node, str]:
     at = term.index(letter)
-    return reshape_node(node, node.shape[:at] + node.shape[at + 1:]), term.replace(letter, "")
+    return reshape_node(node, node.shape[:at] + node.shape[at + 1 :]), term.replace(letter, "")
 
 
 def _arranged(node: Node, term: str, result: str) -> Node:

@@ -1,4 +1,5 @@
 """New arrays of a traced array's shape, and triangles of a matrix."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -20,9 +21,12 @@ def filled(shape: Any, value: Any, dtype: Any = None) -> Tracer:
 
 
 def _like(value: Any) -> Any:
-    def make(prototype: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None) -> Tracer:
+    def make(
+        prototype: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None
+    ) -> Tracer:
         x = as_tracer(prototype)
         return filled(x.shape if shape is None else shape, value, dtype or x.dtype)
+
     return make
 
 
@@ -32,7 +36,9 @@ implements(np.empty_like)(_like(0))
 
 
 @implements(np.full_like)
-def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None) -> Tracer:
+def full_like(
+    a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None
+) -> Tracer:
     x = as_tracer(a)
     return filled(x.shape if shape is None else shape, fill_value, dtype or x.dtype)
 
@@ -44,6 +50,7 @@ def _triangle(keep: Any) -> Any:
             raise ValueError("a triangle is taken of at least 2 axes")
         mask = keep(x.shape[-2], x.shape[-1], k)
         return fresh(emit("select", known(mask).node, x.node, full_like_node(x.node, 0)))
+
     return triangle
 
 
@@ -84,6 +91,12 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     places = list(range(count))
     if indexing == "xy" and count > 1:
         places[:2] = [1, 0]
-    columns = [np.reshape(as_tracer(x), tuple(-1 if i == p else 1 for i in range(count))) for x, p in zip(xi, places)]
-    grids = columns if sparse else [np.broadcast_to(c, np.broadcast_shapes(*(c.shape for c in columns))) for c in columns]
+    columns = [
+        np.reshape(as_tracer(x), tuple(-1 if i == p else 1 for i in range(count))) for x, p in zip(xi, places)
+    ]
+    grids = (
+        columns
+        if sparse
+        else [np.broadcast_to(c, np.broadcast_shapes(*(c.shape for c in columns))) for c in columns]
+    )
     return tuple(g.copy() for g in grids) if copy else tuple(grids)

@@ -1,9 +1,11 @@
 """Guards: what a function read from outside its arguments, and whether it is still the same.
 
-Read through closures, globals, `self` and the helper functions it calls: numbers, strings, tuples, lists, dicts,
-arrays, functions and attributes of objects. An array is guarded by identity: its content is read at every call, or the
-array is frozen. What is reached in another way (a file, a C library, an object's property) is not guarded.
+Read through closures, globals, `self` and the helper functions it calls: numbers, strings, tuples, lists,
+dicts, arrays, functions and attributes of objects. An array is guarded by identity: its content is read at
+every call, or the array is frozen. What is reached in another way (a file, a C library, an object's property)
+is not guarded.
 """
+
 from __future__ import annotations
 
 import sys
@@ -17,7 +19,7 @@ import numpy as np
 from planish.capture.numpy.tracer import digest
 from planish.capture.pytree import flatten
 
-DEPTH = 4   # objects within objects that are looked into
+DEPTH = 4  # objects within objects that are looked into
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
 _MISSING = object()
 _FOREIGN = {"numpy", "planish", "builtins", *sys.stdlib_module_names}
@@ -25,13 +27,16 @@ _FOREIGN = {"numpy", "planish", "builtins", *sys.stdlib_module_names}
 
 @dataclass
 class Guards:
-    """`entries` are (where it is looked up, key, value then, name); cells of closures are looked up in their own way."""
+    """`entries` are (where it is looked up, key, value then, name); cells of closures are looked up in their
+    own way."""
 
     entries: list[tuple[Mapping[Any, Any], Any, Any, str]] = field(default_factory=list)
     cells: list[tuple[CellType, Any, str]] = field(default_factory=list)
     containers: list[tuple[Any, Any, list[Any], str]] = field(default_factory=list)
     frozen: list[np.ndarray] = field(default_factory=list)
-    contents: list[tuple[np.ndarray, int]] = field(default_factory=list)    # index arrays compiled in, and their checksum
+    contents: list[tuple[np.ndarray, int]] = field(
+        default_factory=list
+    )  # index arrays compiled in, and their checksum
     arrays: dict[int, str] = field(default_factory=dict)
     generators: list[tuple[Any, Any, str]] = field(default_factory=list)
 
@@ -95,7 +100,8 @@ def _show(value: Any) -> str:
 
 
 def guards_of(function: Any, objects: Sequence[Any] = ()) -> Guards:
-    """What the function can read by name, as it is now, and the attributes of `objects` among its arguments."""
+    """What the function can read by name, as it is now, and the attributes of `objects` among its
+    arguments."""
     guards = Guards()
     walk = _Walk(guards)
     walk.callable(function, 0)
@@ -108,13 +114,17 @@ def guards_of(function: Any, objects: Sequence[Any] = ()) -> Guards:
 class _Walk:
     def __init__(self, guards: Guards):
         self.guards, self.seen = guards, set[int]()
-        self.owner: Any = None    # the object whose methods are being looked into
+        self.owner: Any = None  # the object whose methods are being looked into
 
     def callable(self, function: Any, depth: int) -> None:
         owner = function.__self__ if isinstance(function, MethodType) else None
         function = getattr(function, "__func__", function)
         function = getattr(function, "__wrapped__", function)
-        if not isinstance(function, FunctionType) or id(function) in self.seen or _is_foreign(function.__module__):
+        if (
+            not isinstance(function, FunctionType)
+            or id(function) in self.seen
+            or _is_foreign(function.__module__)
+        ):
             return
         self.seen.add(id(function))
         names = _names(function)
@@ -128,7 +138,9 @@ class _Walk:
             if name in function.__globals__:
                 self.entry(function.__globals__, name, names, depth + 1, name)
 
-    def entry(self, place: Mapping[Any, Any], key: str, names: tuple[str, ...], depth: int, name: str) -> None:
+    def entry(
+        self, place: Mapping[Any, Any], key: str, names: tuple[str, ...], depth: int, name: str
+    ) -> None:
         if any(p is place and k == key for p, k, _, _ in self.guards.entries):
             return
         value = place[key]
@@ -170,7 +182,7 @@ class _Walk:
     def members(self, owner: Any, names: tuple[str, ...], depth: int, name: str) -> None:
         """The attributes of an object that the function names, and its methods."""
         attributes = getattr(owner, "__dict__", None)
-        if attributes is None or depth > DEPTH or id(owner) in self.seen and owner is not self.owner:
+        if attributes is None or depth > DEPTH or (id(owner) in self.seen and owner is not self.owner):
             return
         self.seen.add(id(owner))
         for attribute in names:
@@ -203,10 +215,14 @@ def _is_foreign(module: str | None) -> bool:
 def _contents(cell: CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:   # not assigned yet
+    except ValueError:  # not assigned yet
         return _MISSING
 
 
 def generator_state(generator: Any) -> str:
-    state = generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.getgenerator_state(legacy=False)
+    state = (
+        generator.bit_generator.state
+        if isinstance(generator, np.random.Generator)
+        else generator.getgenerator_state(legacy=False)
+    )
     return repr(state)

@@ -1,9 +1,11 @@
 """What NumPy and Python do not let a tracer take part in, for as long as a trace runs.
 
-`np.asarray(x)`, `np.array([x, y])`, `np.zeros(n)` are no part of NumPy's protocols: while a function is traced they give
-tracers. `print` warns, and NumPy's global random numbers refuse: both would happen once, at trace time. The hooks act
-only for the tracing thread, never inside NumPy itself, and are taken out when the last trace ends.
+`np.asarray(x)`, `np.array([x, y])`, `np.zeros(n)` are no part of NumPy's protocols: while a function is
+traced they give tracers. `print` warns, and NumPy's global random numbers refuse: both would happen once, at
+trace time. The hooks act only for the tracing thread, never inside NumPy itself, and are taken out when the
+last trace ends.
 """
+
 from __future__ import annotations
 
 import builtins
@@ -54,10 +56,21 @@ def _install() -> None:
     for name, make in _CREATIONS.items():
         _replace(np, name, _while_tracing(getattr(np, name), lambda args, kw: True, make))
     for name, value in vars(np.random).items():
-        if isinstance(getattr(value, "__self__", None), np.random.RandomState) and name not in ("seed", "get_state", "set_state"):
+        if isinstance(getattr(value, "__self__", None), np.random.RandomState) and name not in (
+            "seed",
+            "get_state",
+            "set_state",
+        ):
             _replace(np.random, name, _while_tracing(value, lambda args, kw: True, _refuse_random(name)))
-    _replace(np.random, "default_rng", _while_tracing(
-        np.random.default_rng, lambda args, kw: not args and not kw, _refuse_random("default_rng() without a seed")))
+    _replace(
+        np.random,
+        "default_rng",
+        _while_tracing(
+            np.random.default_rng,
+            lambda args, kw: not args and not kw,
+            _refuse_random("default_rng() without a seed"),
+        ),
+    )
 
 
 def _replace(place: Any, name: str, new: Any) -> None:
@@ -71,13 +84,16 @@ def _replace(place: Any, name: str, new: Any) -> None:
     setattr(place, name, new)
 
 
-def _while_tracing(original: Any, concerns: Callable[[Any, Any], bool], make: Callable[..., Any]) -> Callable[..., Any]:
+def _while_tracing(
+    original: Any, concerns: Callable[[Any, Any], bool], make: Callable[..., Any]
+) -> Callable[..., Any]:
     @wraps(original)
     def replacement(*args: Any, **keywords: Any) -> Any:
         tracing = ACTIVE.trace is not None and concerns(args, keywords)
         if tracing and not sys._getframe(1).f_globals.get("__name__", "").startswith(("numpy", "planish")):
             return make(*args, **keywords)
         return original(*args, **keywords)
+
     return replacement
 
 
@@ -85,28 +101,48 @@ def _warning_print(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def print_and_warn(*args: Any, **keywords: Any) -> Any:
         if ACTIVE.trace is not None:
-            warnings.warn(CaptureWarning(f"{user_location()}: print runs once, while the function is traced, not at every "
-                                         "call; print the result outside"), stacklevel=2)
+            warnings.warn(
+                CaptureWarning(
+                    f"{user_location()}: print runs once, while the function is traced, not at every "
+                    "call; print the result outside"
+                ),
+                stacklevel=2,
+            )
         return original(*args, **keywords)
+
     return print_and_warn
 
 
 def _refuse_random(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **keywords: Any) -> Any:
-        raise CaptureError(f"{user_location()}: np.random.{name} would draw once, while the function is traced, and give the "
-                           "same numbers at every call; draw outside and pass them as an argument")
+        raise CaptureError(
+            f"{user_location()}: np.random.{name} would draw once, while the function is traced, and give "
+            "the "
+            "same numbers at every call; draw outside and pass them as an argument"
+        )
+
     return refuse
 
 
-def _asarray(a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, like: Any = None, device: Any = None) -> Tracer:
+def _asarray(
+    a: Any, dtype: Any = None, order: Any = None, *, copy: Any = None, like: Any = None, device: Any = None
+) -> Tracer:
     x = as_tracer(a)
     if dtype is not None and np.dtype(dtype) != x.dtype:
         return x.astype(dtype)  # type: ignore[operator]
     return materialised(x) if copy or (x.scalar and x.known is None) else x
 
 
-def _array(object: Any, dtype: Any = None, *, copy: Any = True, order: Any = "K", subok: bool = False, ndmin: int = 0,
-           like: Any = None) -> Tracer:
+def _array(
+    object: Any,
+    dtype: Any = None,
+    *,
+    copy: Any = True,
+    order: Any = "K",
+    subok: bool = False,
+    ndmin: int = 0,
+    like: Any = None,
+) -> Tracer:
     x = _asarray(object, dtype, copy=copy)
     return x if x.ndim >= ndmin else x.reshape((1,) * (ndmin - x.ndim) + x.shape)  # type: ignore[attr-defined]
 
@@ -117,7 +153,10 @@ def _ascontiguous(a: Any, dtype: Any = None, *, like: Any = None) -> Tracer:
 
 
 _CONVERSIONS: dict[str, Callable[..., Any]] = {
-    "asarray": _asarray, "asanyarray": _asarray, "array": _array, "ascontiguousarray": _ascontiguous,
+    "asarray": _asarray,
+    "asanyarray": _asarray,
+    "array": _array,
+    "ascontiguousarray": _ascontiguous,
 }
 
 

@@ -1,8 +1,9 @@
 """Indexing, read and written: basic indices are views, integer arrays gather and scatter, bool masks select.
 
-An index is taken apart in two: first the slices, None and Ellipsis (a view), then the arrays on that view. Integer
-arrays that the program computes are checked at run time and raise IndexError as NumPy does.
+An index is taken apart in two: first the slices, None and Ellipsis (a view), then the arrays on that view.
+Integer arrays that the program computes are checked at run time and raise IndexError as NumPy does.
 """
+
 from __future__ import annotations
 
 import operator
@@ -13,7 +14,15 @@ import numpy as np
 
 from planish.capture.location import user_location
 from planish.capture.numpy.registry import implements
-from planish.capture.numpy.shape import axes_step, materialised, one_axis, reshape, reshape_node, reverse_step, slice_axis
+from planish.capture.numpy.shape import (
+    axes_step,
+    materialised,
+    one_axis,
+    reshape,
+    reshape_node,
+    reverse_step,
+    slice_axis,
+)
 from planish.capture.numpy.tracer import (
     Step,
     Tracer,
@@ -33,21 +42,26 @@ from planish.errors import CaptureError
 from planish.ir import Node, constant
 from planish.types import INT64
 
-_BAD_INDEX = ("only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays are valid "
-              "indices")
-PINNED = 4096   # bytes up to which a plain index array is compiled in, under a guard of its content
+_BAD_INDEX = (
+    "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays are "
+    "valid "
+    "indices"
+)
+PINNED = 4096  # bytes up to which a plain index array is compiled in, under a guard of its content
 
 
 @dataclass(frozen=True)
 class Index:
-    """An index taken apart. `basic`: one slice, int or None per entry; `arrays`: axis of the view -> integer array."""
+    """An index taken apart. `basic`: one slice, int or None per entry; `arrays`: axis of the view -> integer
+    array."""
 
     basic: tuple[Any, ...]
     arrays: dict[int, Tracer]
 
 
 def parse(x: Tracer, key: Any) -> Index:
-    """Raises IndexError as NumPy does, and CaptureError for a mask that would give a shape known only at run time."""
+    """Raises IndexError as NumPy does, and CaptureError for a mask that would give a shape known only at run
+    time."""
     entries = _expand(x, [e for entry in (key if isinstance(key, tuple) else (key,)) for e in _entry(entry)])
     basic: list[Any] = []
     arrays: dict[int, Tracer] = {}
@@ -68,11 +82,14 @@ def parse(x: Tracer, key: Any) -> Index:
 
 
 def _entry(entry: Any) -> list[Any]:
-    """One entry of the index: slices and None as they are, integers as int, arrays as tracers (a mask: its places)."""
+    """One entry of the index: slices and None as they are, integers as int, arrays as tracers (a mask: its
+    places)."""
     if entry is None or entry is Ellipsis:
         return [entry]
     if isinstance(entry, slice):
-        return [slice(*(None if v is None else operator.index(v) for v in (entry.start, entry.stop, entry.step)))]
+        return [
+            slice(*(None if v is None else operator.index(v) for v in (entry.start, entry.stop, entry.step)))
+        ]
     if isinstance(entry, (int, np.integer)) and not isinstance(entry, bool):
         return [int(entry)]
     if isinstance(entry, np.ndarray) and (entry.dtype == bool or entry.nbytes <= PINNED):
@@ -84,10 +101,15 @@ def _entry(entry: Any) -> list[Any]:
         array = known(np.zeros(array.shape, np.int64))
     if array.dtype.kind == "b":
         if array.known is None:
-            raise CaptureError(f"{user_location()}: indexing by a computed mask gives a shape that is known only when the "
-                               "function runs. Write np.where(mask, x, other), or a reduction with where=mask")
-        return [known(places) for places in np.nonzero(array.known)] if array.ndim else [None, known(np.zeros(
-            int(bool(array.known)), np.int64))]
+            raise CaptureError(
+                f"{user_location()}: indexing by a computed mask gives a shape that is known only when the "
+                "function runs. Write np.where(mask, x, other), or a reduction with where=mask"
+            )
+        return (
+            [known(places) for places in np.nonzero(array.known)]
+            if array.ndim
+            else [None, known(np.zeros(int(bool(array.known)), np.int64))]
+        )
     if array.dtype.kind not in "iu":
         raise IndexError(_BAD_INDEX)
     if array.known is not None and array.ndim == 0 and array.scalar:
@@ -99,18 +121,21 @@ def _expand(x: Tracer, entries: list[Any]) -> list[Any]:
     """Ellipsis written out, so that there is an entry for every axis."""
     used = sum(e is not None and e is not Ellipsis for e in entries)
     if used > x.ndim:
-        raise IndexError(f"too many indices for array: array is {x.ndim}-dimensional, but {used} were indexed")
+        raise IndexError(
+            f"too many indices for array: array is {x.ndim}-dimensional, but {used} were indexed"
+        )
     if sum(e is Ellipsis for e in entries) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
     rest = [slice(None)] * (x.ndim - used)
     if not any(e is Ellipsis for e in entries):
         return entries + rest
     at = next(i for i, e in enumerate(entries) if e is Ellipsis)
-    return entries[:at] + rest + entries[at + 1:]
+    return entries[:at] + rest + entries[at + 1 :]
 
 
 def _wrapped(index: Tracer, size: int, axis: int) -> Tracer:
-    """The index as int64, known to lie in the axis: now if its value is known, else by a check at run time."""
+    """The index as int64, known to lie in the axis: now if its value is known, else by a check at run
+    time."""
     message = f"index out of bounds for axis {axis} with size {size}"
     if index.known is not None:
         outside = index.known[(index.known < -size) | (index.known >= size)]
@@ -121,7 +146,9 @@ def _wrapped(index: Tracer, size: int, axis: int) -> Tracer:
 
 
 def checked_index(node: Node, size: int, message: str) -> Node:
-    inside = emit("bitwise_and", emit("ge", node, constant(np.int64(-size))), emit("lt", node, constant(np.int64(size))))
+    inside = emit(
+        "bitwise_and", emit("ge", node, constant(np.int64(-size))), emit("lt", node, constant(np.int64(size)))
+    )
     if inside.shape:
         inside = emit("reduce_all", inside, axes=tuple(range(len(inside.shape))), keepdims=False)
     check(inside, "IndexError", message)
@@ -129,6 +156,7 @@ def checked_index(node: Node, size: int, message: str) -> Node:
 
 
 # --- basic: views
+
 
 def basic_view(x: Tracer, basic: tuple[Any, ...]) -> Tracer:
     """`x[basic]` as a view. A full set of integers is done by the caller: it gives a scalar, not a view."""
@@ -171,9 +199,11 @@ def _range_of(entry: Any, size: int, axis: int) -> tuple[int, int, int, bool]:
 
 def slice_step(ranges: tuple[tuple[int, int, int], ...]) -> Step:
     starts, stops, steps = (tuple(column) for column in zip(*ranges)) if ranges else ((), (), ())
-    return Step(lambda x: emit("slice", x, starts=starts, stops=stops, steps=steps),
-                lambda base, new: place(base, new, starts, steps),
-                lambda a: a[tuple(slice(*r) for r in ranges)])
+    return Step(
+        lambda x: emit("slice", x, starts=starts, stops=stops, steps=steps),
+        lambda base, new: place(base, new, starts, steps),
+        lambda a: a[tuple(slice(*r) for r in ranges)],
+    )
 
 
 def place(base: Node, new: Node, starts: tuple[int, ...], steps: tuple[int, ...]) -> Node:
@@ -192,8 +222,10 @@ def place(base: Node, new: Node, starts: tuple[int, ...], steps: tuple[int, ...]
 
 # --- arrays: gather and scatter
 
+
 def _layout(view: Tracer, arrays: dict[int, Tracer]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Shape of the index arrays together; the view's other axes; where the index's axes stand in the result."""
+    """Shape of the index arrays together; the view's other axes; where the index's axes stand in the
+    result."""
     axes = sorted(arrays)
     shape = np.broadcast_shapes(*(a.shape for a in arrays.values()))
     adjacent = axes == list(range(axes[0], axes[-1] + 1))
@@ -219,11 +251,13 @@ def _to_result(shape: tuple[int, ...], others: tuple[int, ...], at: int) -> tupl
 
 def gather(view: Tracer, arrays: dict[int, Tracer]) -> Node:
     if len(arrays) == 1:
-        (axis, index), = arrays.items()
+        ((axis, index),) = arrays.items()
         return emit("take", view.node, cast(index, np.int64), axis=axis)
     shape, others, at = _layout(view, arrays)
     front = _transposed(view.node, (*sorted(arrays), *others))
-    return _transposed(emit("gather_nd", front, _stacked(arrays, shape), batch_dims=0), _to_result(shape, others, at))
+    return _transposed(
+        emit("gather_nd", front, _stacked(arrays, shape), batch_dims=0), _to_result(shape, others, at)
+    )
 
 
 def _transposed(node: Node, order: tuple[int, ...]) -> Node:
@@ -238,7 +272,9 @@ def scatter(view: Tracer, arrays: dict[int, Tracer], value: Tracer, reduction: s
     result_shape = tuple(front_shape[o] for o in order)
     updates = _transposed(_fit(value, view.dtype, result_shape), tuple(int(i) for i in np.argsort(order)))
     axes = (*sorted(arrays), *others)
-    written = emit("scatter_nd", _transposed(view.node, axes), _stacked(arrays, shape), updates, reduction=reduction)
+    written = emit(
+        "scatter_nd", _transposed(view.node, axes), _stacked(arrays, shape), updates, reduction=reduction
+    )
     return _transposed(written, tuple(int(i) for i in np.argsort(axes)))
 
 
@@ -258,11 +294,16 @@ def _fit(value: Tracer, dtype: np.dtype, shape: tuple[int, ...]) -> Node:
 
 # --- the two doors
 
+
 def getitem(self: Tracer, key: Any) -> Tracer:
     index = parse(self, key)
     view = basic_view(self, index.basic)
     if not index.arrays:
-        full = len(index.basic) == self.ndim and all(isinstance(e, int) for e in index.basic) and not _has_ellipsis(key)
+        full = (
+            len(index.basic) == self.ndim
+            and all(isinstance(e, int) for e in index.basic)
+            and not _has_ellipsis(key)
+        )
         if not full:
             return view
         return known(view.known[()], scalar=True) if view.known is not None else fresh(view.node, scalar=True)
@@ -285,8 +326,14 @@ def setitem(self: Tracer, key: Any, value: Any) -> None:
     index = parse(self, key)
     view = basic_view(self, index.basic)
     stored = as_tracer(value)
-    if view.known is not None and stored.known is not None and all(a.known is not None for a in index.arrays.values()):
-        place_now = tuple(index.arrays[i].known if i in index.arrays else slice(None) for i in range(view.ndim))
+    if (
+        view.known is not None
+        and stored.known is not None
+        and all(a.known is not None for a in index.arrays.values())
+    ):
+        place_now = tuple(
+            index.arrays[i].known if i in index.arrays else slice(None) for i in range(view.ndim)
+        )
         view.known[place_now] = stored.known.item() if stored.weak else stored.known  # type: ignore[index]
         return None
     _check_storable(stored, view)
@@ -302,19 +349,24 @@ def _check_storable(value: Tracer, place: Tracer) -> None:
 
 def _traced_mask(x: Tracer, key: Any) -> Tracer | None:
     if isinstance(key, Tracer) and key.dtype.kind == "b" and key.known is None:
-        if key.shape != x.shape[:key.ndim]:
-            raise IndexError(f"boolean index did not match indexed array: its shape is {key.shape}, the array's {x.shape}")
+        if key.shape != x.shape[: key.ndim]:
+            raise IndexError(
+                f"boolean index did not match indexed array: its shape is {key.shape}, the array's {x.shape}"
+            )
         return key
     return None
 
 
 def _set_where(x: Tracer, mask: Tracer, value: Any) -> None:
-    """`x[mask] = value` where the value is the same for every place, or one row of the axes after the mask's."""
+    """`x[mask] = value` where the value is the same for every place, or one row of the axes after the
+    mask's."""
     stored = as_tracer(value)
-    row = x.shape[mask.ndim:]
+    row = x.shape[mask.ndim :]
     if stored.ndim > len(row):
-        raise CaptureError(f"{user_location()}: storing an array at a computed mask needs to know how many places it has. "
-                           "Write x = np.where(mask, other, x) with `other` of x's shape")
+        raise CaptureError(
+            f"{user_location()}: storing an array at a computed mask needs to know how many places it has. "
+            "Write x = np.where(mask, other, x) with `other` of x's shape"
+        )
     wide = reshape_node(mask.node, (*mask.shape, *(1,) * len(row)))
     _check_storable(stored, x)
     x.assign(emit("select", _spread(wide, x.shape), _fit(stored, x.dtype, x.shape), x.node))
@@ -326,6 +378,7 @@ Tracer.__setitem__ = setitem  # type: ignore[attr-defined]
 
 # --- functions
 
+
 @implements(np.take, method=True)
 def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> Tracer:
     x = as_tracer(a)
@@ -334,16 +387,23 @@ def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "r
     axis = one_axis(axis, x.ndim)
     index, size = as_tracer(indices), x.shape[axis]
     if index.dtype.kind not in "iub":
-        raise TypeError(f"Cannot cast array data from {index.dtype!r} to dtype('int64') according to the rule 'safe'")
+        raise TypeError(
+            f"Cannot cast array data from {index.dtype!r} to dtype('int64') according to the rule 'safe'"
+        )
     if mode == "raise":
         places = cast(_wrapped(index, size, axis), np.int64)
     elif mode == "clip":
-        places = emit("minimum", emit("maximum", cast(index, np.int64), constant(np.int64(0))), constant(np.int64(size - 1)))
+        places = emit(
+            "minimum",
+            emit("maximum", cast(index, np.int64), constant(np.int64(0))),
+            constant(np.int64(size - 1)),
+        )
     else:
         places = emit("mod", cast(index, np.int64), constant(np.int64(size)))
     node = emit("take", x.node, places, axis=axis)
     if out is not None:
         from planish.capture.numpy.ufuncs import write_out
+
         return write_out(out, node)
     return fresh(node, scalar=node.shape == ())
 
@@ -358,9 +418,12 @@ def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Tracer:
     if index.ndim != x.ndim:
         raise ValueError("`indices` and `arr` must have the same number of dimensions")
     axis = one_axis(axis, x.ndim)
-    frame = np.broadcast_shapes(*(t.shape[:axis] + (1,) + t.shape[axis + 1:] for t in (x, index)))
-    places = _spread(cast(_wrapped(index, x.shape[axis], axis), np.int64), (*frame[:axis], index.shape[axis], *frame[axis + 1:]))
-    values = _spread(x.node, (*frame[:axis], x.shape[axis], *frame[axis + 1:]))
+    frame = np.broadcast_shapes(*((*t.shape[:axis], 1, *t.shape[axis + 1 :]) for t in (x, index)))
+    places = _spread(
+        cast(_wrapped(index, x.shape[axis], axis), np.int64),
+        (*frame[:axis], index.shape[axis], *frame[axis + 1 :]),
+    )
+    values = _spread(x.node, (*frame[:axis], x.shape[axis], *frame[axis + 1 :]))
     return fresh(emit("take_along", values, places, axis=axis))
 
 
@@ -371,9 +434,17 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any) -> None:
         x, axis = reshape(x, (-1,)), 0
     axis = one_axis(axis, x.ndim)
     places = cast(_wrapped(index, x.shape[axis], axis), np.int64)
-    shape = (*x.shape[:axis], index.shape[axis], *x.shape[axis + 1:])
-    x.assign(emit("scatter_along", x.node, _spread(places, shape), _fit(as_tracer(values), x.dtype, shape), axis=axis,
-                  reduction="none"))
+    shape = (*x.shape[:axis], index.shape[axis], *x.shape[axis + 1 :])
+    x.assign(
+        emit(
+            "scatter_along",
+            x.node,
+            _spread(places, shape),
+            _fit(as_tracer(values), x.dtype, shape),
+            axis=axis,
+            reduction="none",
+        )
+    )
 
 
 @implements(np.diagonal, method=True)
@@ -387,7 +458,12 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tracer:
 
     def forward(node: Node) -> Node:
         others = tuple(i for i in range(len(node.shape)) if i not in (first, second))
-        picked = emit("gather_nd", _transposed(node, (first, second, *others)), _stacked({0: rows, 1: columns}, (count,)), batch_dims=0)
+        picked = emit(
+            "gather_nd",
+            _transposed(node, (first, second, *others)),
+            _stacked({0: rows, 1: columns}, (count,)),
+            batch_dims=0,
+        )
         return _transposed(picked, (*range(1, 1 + len(others)), 0))
 
     return x.through(Step(forward, None, lambda array: array.diagonal(offset, axis1, axis2)))
@@ -398,7 +474,10 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
     target, source = as_tracer(dst), as_tracer(src)
     kind = source.weak(1) if source.weak else source.dtype
     if not np.can_cast(np.result_type(kind, target.dtype) if source.weak else kind, target.dtype, casting):  # type: ignore[arg-type]
-        raise TypeError(f"Cannot cast array data from {source.dtype!r} to {target.dtype!r} according to the rule {casting!r}")
+        raise TypeError(
+            f"Cannot cast array data from {source.dtype!r} to {target.dtype!r} according to the rule "
+            f"{casting!r}"
+        )
     _check_storable(source, target)
     node = _fit(source, target.dtype, target.shape)
     if where is not True:
@@ -411,7 +490,7 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
     x = as_tracer(a)
     if x.ndim < 2:
         raise ValueError("array must be at least 2-d")
-    if wrap and x.ndim == 2 and x.shape[0] > x.shape[1] or as_tracer(val).ndim:
+    if (wrap and x.ndim == 2 and x.shape[0] > x.shape[1]) or as_tracer(val).ndim:
         raise unsupported("np.fill_diagonal with wrap=True on a tall matrix, or with an array of values")
     places = np.arange(min(x.shape))
     setitem(x, (places,) * x.ndim, val)
@@ -454,8 +533,16 @@ def insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Tracer:
     if added.ndim < x.ndim:
         added = np.expand_dims(added, axis) if added.ndim else added
     width = added.shape[axis] if added.ndim == x.ndim else 1
-    row = _fit(added, x.dtype, (*x.shape[:axis], width, *x.shape[axis + 1:]))
-    return fresh(emit("concat", slice_axis(x.node, axis, 0, at), row, slice_axis(x.node, axis, at, x.shape[axis]), axis=axis))
+    row = _fit(added, x.dtype, (*x.shape[:axis], width, *x.shape[axis + 1 :]))
+    return fresh(
+        emit(
+            "concat",
+            slice_axis(x.node, axis, 0, at),
+            row,
+            slice_axis(x.node, axis, at, x.shape[axis]),
+            axis=axis,
+        )
+    )
 
 
 __all__ = ["INT64", "getitem", "materialised", "setitem"]

@@ -1,4 +1,6 @@
-"""Reductions and scans: sums, means, extremes, cumulative sums, with NumPy's dtypes, `where`, `initial` and `out`."""
+"""Reductions and scans: sums, means, extremes, cumulative sums, with NumPy's dtypes, `where`, `initial` and
+`out`."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -14,8 +16,14 @@ from planish.types import INT64
 
 # What an empty reduction or an element left out by `where` counts as, by op.
 _NEUTRAL = {"reduce_sum": 0, "reduce_prod": 1, "reduce_any": False, "reduce_all": True}
-_COMBINE = {"reduce_sum": "add", "reduce_prod": "mul", "reduce_max": "maximum", "reduce_min": "minimum",
-            "reduce_any": "bitwise_or", "reduce_all": "bitwise_and"}
+_COMBINE = {
+    "reduce_sum": "add",
+    "reduce_prod": "mul",
+    "reduce_max": "maximum",
+    "reduce_min": "minimum",
+    "reduce_any": "bitwise_or",
+    "reduce_all": "bitwise_and",
+}
 
 
 def finish(node: Node, out: Any = None) -> Any:
@@ -51,34 +59,60 @@ def _left_out(op: str, node: Node, initial: Any) -> Node:
         return full_like_node(node, _NEUTRAL[op])
     if initial is None:
         name = {"reduce_max": "maximum", "reduce_min": "minimum"}[op]
-        raise ValueError(f"reduction operation '{name}' does not have an identity, so to use a where mask one has to "
-                         "specify 'initial'")
+        raise ValueError(
+            f"reduction operation '{name}' does not have an identity, so to use a where mask one has to "
+            "specify 'initial'"
+        )
     return cast(as_tracer(initial), node.dtype.numpy)
 
 
 def _accumulating(op: str) -> Any:
-    def reduction(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, initial: Any = None,
-                  where: Any = True) -> Any:
+    def reduction(
+        a: Any,
+        axis: Any = None,
+        dtype: Any = None,
+        out: Any = None,
+        keepdims: Any = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Any:
         x = as_tracer(a)
         kept = np.dtype(dtype) if dtype is not None else out.dtype if out is not None else sum_dtype(x.dtype)
         node = cast(x, kept)
-        if node.dtype.kind == "bool":     # dtype=bool: a sum is "any", a product "all"
-            return finish(reduced({"reduce_sum": "reduce_any", "reduce_prod": "reduce_all"}[op], node, axis, keepdims, where), out)
+        if node.dtype.kind == "bool":  # dtype=bool: a sum is "any", a product "all"
+            return finish(
+                reduced(
+                    {"reduce_sum": "reduce_any", "reduce_prod": "reduce_all"}[op], node, axis, keepdims, where
+                ),
+                out,
+            )
         return finish(reduced(op, node, axis, keepdims, where, initial), out)
+
     return reduction
 
 
 def _extreme(op: str, of_bool: str) -> Any:
-    def reduction(a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, initial: Any = None, where: Any = True) -> Any:
+    def reduction(
+        a: Any,
+        axis: Any = None,
+        out: Any = None,
+        keepdims: Any = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Any:
         x = as_tracer(a)
         chosen = of_bool if x.dtype.kind == "b" and x.size else op
         return finish(reduced(chosen, x.node, axis, keepdims, where, initial), out)
+
     return reduction
 
 
 def _logical(op: str) -> Any:
-    def reduction(a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True) -> Any:
+    def reduction(
+        a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
+    ) -> Any:
         return finish(reduced(op, cast(as_tracer(a), np.bool_), axis, keepdims, where), out)
+
     return reduction
 
 
@@ -101,6 +135,7 @@ def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any
 
 # --- means
 
+
 def _mean_dtype(x: Tracer, dtype: Any) -> tuple[np.dtype, np.dtype]:
     """The dtype that a mean is computed in, and the dtype of the result."""
     if dtype is not None:
@@ -113,13 +148,17 @@ def _mean_dtype(x: Tracer, dtype: Any) -> tuple[np.dtype, np.dtype]:
 def _count(x: Tracer, axis: Any, keepdims: Any, where: Any, kept: np.dtype) -> Node:
     """How many elements each result is made of."""
     if where is True:
-        return constant(np.asarray(np.prod([x.shape[i] for i in axis_tuple(axis, x.ndim)], dtype=np.int64), kept))
+        return constant(
+            np.asarray(np.prod([x.shape[i] for i in axis_tuple(axis, x.ndim)], dtype=np.int64), kept)
+        )
     mask = emit("broadcast_to", cast(as_tracer(where), np.int64), shape=x.shape)
     return cast_node(reduced("reduce_sum", mask, axis, keepdims), kept)
 
 
 @implements(np.mean, method=True)
-def mean(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True) -> Any:
+def mean(
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
+) -> Any:
     x = as_tracer(a)
     kept, result = _mean_dtype(x, dtype)
     total = reduced("reduce_sum", cast(x, kept), axis, keepdims, where)
@@ -127,7 +166,9 @@ def mean(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims:
     return finish(cast_node(node, result), out)
 
 
-def _variance(x: Tracer, axis: Any, dtype: Any, ddof: Any, keepdims: Any, where: Any, given_mean: Any) -> tuple[Node, np.dtype]:
+def _variance(
+    x: Tracer, axis: Any, dtype: Any, ddof: Any, keepdims: Any, where: Any, given_mean: Any
+) -> tuple[Node, np.dtype]:
     """Two passes: the mean, then the mean square of what is left of it."""
     kept, result = _mean_dtype(x, dtype)
     values = cast(x, kept)
@@ -143,16 +184,40 @@ def _variance(x: Tracer, axis: Any, dtype: Any, ddof: Any, keepdims: Any, where:
 
 
 @implements(np.var, method=True)
-def var(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0, keepdims: Any = False, *,
-        where: Any = True, mean: Any = None, correction: Any = None) -> Any:
-    node, result = _variance(as_tracer(a), axis, dtype, ddof if correction is None else correction, keepdims, where, mean)
+def var(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: Any = 0,
+    keepdims: Any = False,
+    *,
+    where: Any = True,
+    mean: Any = None,
+    correction: Any = None,
+) -> Any:
+    node, result = _variance(
+        as_tracer(a), axis, dtype, ddof if correction is None else correction, keepdims, where, mean
+    )
     return finish(cast_node(node, result), out)
 
 
 @implements(np.std, method=True)
-def std(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0, keepdims: Any = False, *,
-        where: Any = True, mean: Any = None, correction: Any = None) -> Any:
-    node, result = _variance(as_tracer(a), axis, dtype, ddof if correction is None else correction, keepdims, where, mean)
+def std(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: Any = 0,
+    keepdims: Any = False,
+    *,
+    where: Any = True,
+    mean: Any = None,
+    correction: Any = None,
+) -> Any:
+    node, result = _variance(
+        as_tracer(a), axis, dtype, ddof if correction is None else correction, keepdims, where, mean
+    )
     return finish(cast_node(emit("sqrt", node), result), out)
 
 
@@ -163,7 +228,10 @@ def average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
     x, w = as_tracer(a), as_tracer(weights)
     if w.shape != x.shape:
         if w.ndim != 1 or axis is None or w.shape[0] != x.shape[one_axis(axis, x.ndim)]:
-            raise TypeError("Axis must be specified when shapes of a and weights differ; 1-d weights of its length are taken")
+            raise TypeError(
+                "Axis must be specified when shapes of a and weights differ; 1-d weights of its length are "
+                "taken"
+            )
         w = moveaxis(reshape(w, (1,) * (x.ndim - 1) + w.shape), -1, axis)
     w = np.broadcast_to(w, x.shape)
     dtype = np.result_type(x.dtype, w.dtype, *([np.float64] if x.dtype.kind in "biu" else []))
@@ -173,6 +241,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
 
 
 # --- without NaN
+
 
 def _nan_free(x: Tracer, filler: Any) -> Tracer:
     if x.dtype.kind != "f":
@@ -198,6 +267,7 @@ def _nan_extreme(function: Any, filler: float) -> Any:
         if x.dtype.kind == "f":
             result = np.where(np.all(np.isnan(x), axis, keepdims=keepdims), x.dtype.type(np.nan), result)
         return finish(result.node, out)
+
     return reduction
 
 
@@ -206,6 +276,7 @@ implements(np.nanmin)(_nan_extreme(np.min, np.inf))
 
 
 # --- positions
+
 
 def _position(op: str) -> Any:
     def search(a: Any, axis: Any = None, out: Any = None, *, keepdims: Any = False) -> Any:
@@ -219,6 +290,7 @@ def _position(op: str) -> Any:
         if keepdims and axis is None:
             node = reshape_node(node, (1,) * rank)
         return finish(node, out)
+
     return search
 
 
@@ -228,10 +300,13 @@ implements(np.argmin, method=True)(_position("argmin"))
 
 @implements(np.count_nonzero)
 def count_nonzero(a: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
-    return finish(reduced("reduce_sum", emit("cast", cast(as_tracer(a), np.bool_), dtype=INT64), axis, keepdims))
+    return finish(
+        reduced("reduce_sum", emit("cast", cast(as_tracer(a), np.bool_), dtype=INT64), axis, keepdims)
+    )
 
 
 # --- scans
+
 
 def _scan(op: str) -> Any:
     def scan(a: Any, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
@@ -240,6 +315,7 @@ def _scan(op: str) -> Any:
         kept = np.dtype(dtype) if dtype is not None else sum_dtype(x.dtype)
         node = emit(op, cast(x, kept), axis=along, reverse=False, exclusive=False)
         return fresh(node) if out is None else write_out(out, node)
+
     return scan
 
 
@@ -266,6 +342,7 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: Any = False) -> Any:
     """Vector norms of any order, and the Frobenius norm."""
     from planish.capture.numpy.tracer import unsupported
+
     array = as_tracer(x)
     if array.dtype.kind in "biu":
         array = array.astype(np.float64)  # type: ignore[operator]
@@ -273,7 +350,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: Any = False) -> An
         flat = reshape(array, (-1,))
         result = _vector_norm(flat, 2 if ord is None else ord, -1, False)
         return np.reshape(result, (1,) * array.ndim) if keepdims else result
-    if ord in (None, "fro") and np.ndim(axis) == 1 or (ord is None and axis is not None):
+    if (ord in (None, "fro") and np.ndim(axis) == 1) or (ord is None and axis is not None):
         return _vector_norm(array, 2, axis, keepdims)
     if axis is None or np.ndim(axis) == 1:
         raise unsupported(f"np.linalg.norm with ord={ord!r} of matrices")
@@ -292,9 +369,12 @@ def _vector_norm(x: Tracer, ord: Any, axis: Any, keepdims: Any) -> Any:
         return np.sum(size, axis, keepdims=keepdims)
     if ord == 2:
         return np.sqrt(np.sum(x * x, axis, keepdims=keepdims))  # type: ignore[operator]
-    return np.sum(size ** ord, axis, keepdims=keepdims) ** (1 / ord)
+    return np.sum(size**ord, axis, keepdims=keepdims) ** (1 / ord)
 
 
-implements(np.linalg.vector_norm)(lambda x, /, *, axis=None, keepdims=False, ord=2: _vector_norm(
-    as_tracer(x) if axis is not None else reshape(x, (-1,)), ord, -1 if axis is None else axis, keepdims))
+implements(np.linalg.vector_norm)(
+    lambda x, /, *, axis=None, keepdims=False, ord=2: _vector_norm(
+        as_tracer(x) if axis is not None else reshape(x, (-1,)), ord, -1 if axis is None else axis, keepdims
+    )
+)
 __all__ = ["expand_dims", "finish", "reduced", "sum_dtype"]

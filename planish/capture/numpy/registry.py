@@ -1,8 +1,9 @@
 """The table of NumPy functions: `@implements(np.sum)` puts one in, NumPy's own protocol (NEP 18) finds it.
 
-A handler has the parameters of the NumPy function; a keyword it does not know is a CaptureError that names both.
-`method=True` makes it a method of traced arrays too.
+A handler has the parameters of the NumPy function; a keyword it does not know is a CaptureError that names
+both. `method=True` makes it a method of traced arrays too.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -25,12 +26,14 @@ def implements(*functions: Any, method: bool = False) -> Callable[[Callable[...,
             if method:
                 setattr(Tracer, function.__name__, _method(function))
         return handler
+
     return add
 
 
 def _method(function: Any) -> Callable[..., Any]:
     def call(self: Tracer, *args: Any, **keywords: Any) -> Any:
         return dispatch(function, (self, *args), keywords)
+
     call.__name__ = function.__name__
     return call
 
@@ -48,8 +51,10 @@ def dispatch(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> 
         bound = inspect.signature(handler).bind(*args, **keywords)
     except TypeError as error:
         if _fits(function, args, keywords):
-            raise CaptureError(f"{user_location()}: {_name(function)}: {error} in a compiled function; "
-                               "leave it out or compute outside") from None
+            raise CaptureError(
+                f"{user_location()}: {_name(function)}: {error} in a compiled function; "
+                "leave it out or compute outside"
+            ) from None
         raise
     return handler(*bound.args, **bound.kwargs)
 
@@ -108,7 +113,9 @@ def _wrapped(made: Any) -> Any:
     return made
 
 
-def array_function(self: Tracer, function: Any, types: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def array_function(
+    self: Tracer, function: Any, types: Any, args: tuple[Any, ...], keywords: dict[str, Any]
+) -> Any:
     """NumPy's protocol (NEP 18)."""
     return dispatch(function, args, keywords)
 

@@ -1,4 +1,5 @@
 """Choosing and ordering: where, clip, select, sort, argsort, searchsorted, closeness, cleaning of NaN."""
+
 from __future__ import annotations
 
 import builtins
@@ -6,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from planish.capture.numpy.registry import implements
 from planish.capture.numpy.reduce import finish
+from planish.capture.numpy.registry import implements
 from planish.capture.numpy.shape import materialised, one_axis, reshape, slice_axis
 from planish.capture.numpy.tracer import (
     Tracer,
@@ -26,8 +27,10 @@ from planish.capture.numpy.ufuncs import call_ufunc
 @implements(np.where)
 def where(condition: Any, *choices: Any) -> Any:
     if not choices:
-        raise unsupported("np.where(condition) alone", "the number of places is known only when the function runs; "
-                          "write np.where(condition, x, y)")
+        raise unsupported(
+            "np.where(condition) alone",
+            "the number of places is known only when the function runs; write np.where(condition, x, y)",
+        )
     x, y = choices
     cond, a, b = as_tracer(condition), as_tracer(x), as_tracer(y)
     np.broadcast_shapes(cond.shape, a.shape, b.shape)
@@ -36,8 +39,18 @@ def where(condition: Any, *choices: Any) -> Any:
 
 
 @implements(np.clip)
-def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None, dtype: Any = None,
-         where: Any = True, casting: str = "same_kind") -> Any:
+def clip(
+    a: Any,
+    a_min: Any = None,
+    a_max: Any = None,
+    out: Any = None,
+    *,
+    min: Any = None,
+    max: Any = None,
+    dtype: Any = None,
+    where: Any = True,
+    casting: str = "same_kind",
+) -> Any:
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     x = as_tracer(a)
     keywords = {"out": out, "dtype": dtype, "where": where, "casting": casting}
@@ -49,7 +62,13 @@ def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: 
     kinds = [t.weak(1) if t.weak else t.dtype for t in map(as_tracer, (x, low, high))]
     common = dtype or np.result_type(*kinds)
     raised = call_ufunc(np.maximum, x, _bound(x, low), dtype=common)
-    return call_ufunc(np.minimum, raised, _bound(x, high), dtype=common, **{k: v for k, v in keywords.items() if k != "dtype"})
+    return call_ufunc(
+        np.minimum,
+        raised,
+        _bound(x, high),
+        dtype=common,
+        **{k: v for k, v in keywords.items() if k != "dtype"},
+    )
 
 
 def _bound(x: Tracer, bound: Any) -> Any:
@@ -99,7 +118,9 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     infinite = emit("is_inf", node)
     large = full_like_node(node, info.max if posinf is None else posinf)
     small = full_like_node(node, info.min if neginf is None else neginf)
-    filled = emit("select", infinite, emit("select", emit("lt", node, full_like_node(node, 0)), small, large), node)
+    filled = emit(
+        "select", infinite, emit("select", emit("lt", node, full_like_node(node, 0)), small, large), node
+    )
     result = emit("select", emit("is_nan", node), full_like_node(node, nan), filled)
     if not copy and not array.scalar:
         array.assign(result)
@@ -121,8 +142,11 @@ def _python_bool(result: Tracer) -> Tracer:
     return fresh(result.node, scalar=True, weak=bool)
 
 
-implements(np.allclose)(lambda a, b, rtol=1e-5, atol=1e-8, equal_nan=False: _python_bool(
-    np.all(isclose(a, b, rtol, atol, equal_nan))))
+implements(np.allclose)(
+    lambda a, b, rtol=1e-5, atol=1e-8, equal_nan=False: _python_bool(
+        np.all(isclose(a, b, rtol, atol, equal_nan))
+    )
+)
 
 
 @implements(np.array_equal)
@@ -131,10 +155,14 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     if x.shape != y.shape:
         return False
     same = np.equal(x, y)
-    return _python_bool(np.all(np.logical_or(same, np.logical_and(np.isnan(x), np.isnan(y))) if equal_nan else same))
+    return _python_bool(
+        np.all(np.logical_or(same, np.logical_and(np.isnan(x), np.isnan(y))) if equal_nan else same)
+    )
 
 
-implements(np.isposinf)(lambda x, out=None: np.logical_and(np.isinf(as_tracer(x)), np.logical_not(np.signbit(as_tracer(x)))))
+implements(np.isposinf)(
+    lambda x, out=None: np.logical_and(np.isinf(as_tracer(x)), np.logical_not(np.signbit(as_tracer(x))))
+)
 implements(np.isneginf)(lambda x, out=None: np.logical_and(np.isinf(as_tracer(x)), np.signbit(as_tracer(x))))
 
 
@@ -147,6 +175,7 @@ def sinc(x: Any) -> Any:
 
 # --- ordering
 
+
 def _order(op: str) -> Any:
     def order(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Tracer:
         if order is not None:
@@ -154,6 +183,7 @@ def _order(op: str) -> Any:
         x = as_tracer(a)
         x, along = (reshape(x, (-1,)), 0) if axis is None else (x, one_axis(axis, x.ndim))
         return fresh(emit(op, x.node, axis=along, descending=False))
+
     return order
 
 
@@ -161,7 +191,9 @@ sort = implements(np.sort)(_order("sort"))
 implements(np.argsort, method=True)(_order("argsort"))
 
 
-def _sort_in_place(self: Tracer, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
+def _sort_in_place(
+    self: Tracer, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None
+) -> None:
     self.assign(sort(self, axis).node)
 
 
@@ -170,7 +202,9 @@ implements(np.argpartition)(lambda a, kth, axis=-1, kind=None, order=None: np.ar
 
 
 @implements(np.median)
-def median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
+def median(
+    a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False
+) -> Any:
     x = as_tracer(a)
     flat = reshape(x, (-1,)) if axis is None else x
     if axis is not None and np.ndim(axis):
@@ -178,14 +212,16 @@ def median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = Fa
     along = 0 if axis is None else one_axis(axis, x.ndim)
     ordered, size = sort(flat, along), flat.shape[along]
     dtype = np.dtype(np.float64) if x.dtype.kind in "biu" else x.dtype
-    low, high = (cast_node(slice_axis(ordered.node, along, i, i + 1), dtype) for i in ((size - 1) // 2, size // 2))
+    low, high = (
+        cast_node(slice_axis(ordered.node, along, i, i + 1), dtype) for i in ((size - 1) // 2, size // 2)
+    )
     middle = low if size % 2 else emit("mul", emit("add", low, high), full_like_node(low, 0.5))
-    if x.dtype.kind == "f":   # NaN is last: if the last is NaN, so is the median
+    if x.dtype.kind == "f":  # NaN is last: if the last is NaN, so is the median
         last = slice_axis(ordered.node, along, size - 1, size)
         middle = emit("select", emit("is_nan", last), last, middle)
     shape = tuple(1 if axis is None or i == along else s for i, s in enumerate(x.shape))
     kept = emit("reshape", middle, shape=shape)
-    squeezed = () if axis is None else x.shape[:along] + x.shape[along + 1:]
+    squeezed = () if axis is None else x.shape[:along] + x.shape[along + 1 :]
     return finish(kept if keepdims else emit("reshape", kept, shape=squeezed), out)
 
 
@@ -197,9 +233,11 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
     table, values = as_tracer(a), as_tracer(v)
     ufunc = {"left": np.less, "right": np.less_equal}[side]
     below = call_ufunc(ufunc, table, np.expand_dims(values, -1))
-    if table.dtype.kind == "f":    # NaN is above everything, and equal to itself
+    if table.dtype.kind == "f":  # NaN is above everything, and equal to itself
         missing = np.expand_dims(np.isnan(values), -1)
-        below = np.logical_or(below, np.logical_and(missing, np.logical_not(np.isnan(table)) if side == "left" else True))
+        below = np.logical_or(
+            below, np.logical_and(missing, np.logical_not(np.isnan(table)) if side == "left" else True)
+        )
     return np.sum(below, -1, dtype=np.int64)
 
 
@@ -214,11 +252,18 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         raise unsupported("np.interp with period=")
     at, points, values = (as_tracer(v).astype(np.float64) for v in (x, xp, fp))  # type: ignore[operator]
     count = points.shape[0]
-    upper = np.clip(np.sum(np.greater_equal(np.expand_dims(at, -1), points), -1), 1, builtins.max(count - 1, 1))
-    x0, x1, y0, y1 = (np.take(as_tracer(t), i, mode="clip") for t, i in ((points, upper - 1), (points, upper), (values, upper - 1), (values, upper)))
+    upper = np.clip(
+        np.sum(np.greater_equal(np.expand_dims(at, -1), points), -1), 1, builtins.max(count - 1, 1)
+    )
+    x0, x1, y0, y1 = (
+        np.take(as_tracer(t), i, mode="clip")
+        for t, i in ((points, upper - 1), (points, upper), (values, upper - 1), (values, upper))
+    )
     inside = y0 + (at - x0) * ((y1 - y0) / (x1 - x0))
     low, high = (values[0] if left is None else left), (values[-1] if right is None else right)
-    return np.where(at < points[0], low, np.where(at > points[-1], high, np.where(at == points[-1], values[-1], inside)))
+    return np.where(
+        at < points[0], low, np.where(at > points[-1], high, np.where(at == points[-1], values[-1], inside))
+    )
 
 
 for _name in ("round", "around"):

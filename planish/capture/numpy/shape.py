@@ -1,4 +1,6 @@
-"""Functions that move elements and change none: views where NumPy gives views, copies where it gives copies."""
+"""Functions that move elements and change none: views where NumPy gives views, copies where it gives
+copies."""
+
 from __future__ import annotations
 
 import operator
@@ -14,7 +16,6 @@ from planish.capture.numpy.tracer import (
     as_tracer,
     cast,
     common_dtype,
-    current,
     emit,
     fresh,
     full_like_node,
@@ -43,26 +44,41 @@ def one_axis(axis: Any, rank: int) -> int:
 
 # --- steps
 
+
 def transpose_step(axes: Sequence[int]) -> Step:
     order = tuple(axes)
     inverse = tuple(int(i) for i in np.argsort(order))
-    return Step(lambda x: emit("transpose", x, axes=order), lambda base, new: emit("transpose", new, axes=inverse),
-                lambda a: a.transpose(order))
+    return Step(
+        lambda x: emit("transpose", x, axes=order),
+        lambda base, new: emit("transpose", new, axes=inverse),
+        lambda a: a.transpose(order),
+    )
 
 
 def reshape_step(shape: tuple[int, ...]) -> Step:
-    return Step(lambda x: reshape_node(x, shape), lambda base, new: reshape_node(new, base.shape),
-                lambda a: a.reshape(shape), is_reshape=True)
+    return Step(
+        lambda x: reshape_node(x, shape),
+        lambda base, new: reshape_node(new, base.shape),
+        lambda a: a.reshape(shape),
+        is_reshape=True,
+    )
 
 
 def axes_step(shape: tuple[int, ...]) -> Step:
     """A reshape that only adds or drops axes of size one: a view of any array."""
-    return Step(lambda x: reshape_node(x, shape), lambda base, new: reshape_node(new, base.shape), lambda a: a.reshape(shape))
+    return Step(
+        lambda x: reshape_node(x, shape),
+        lambda base, new: reshape_node(new, base.shape),
+        lambda a: a.reshape(shape),
+    )
 
 
 def reverse_step(axes: tuple[int, ...]) -> Step:
-    return Step(lambda x: emit("reverse", x, axes=axes), lambda base, new: emit("reverse", new, axes=axes),
-                lambda a: np.flip(a, axes))
+    return Step(
+        lambda x: emit("reverse", x, axes=axes),
+        lambda base, new: emit("reverse", new, axes=axes),
+        lambda a: np.flip(a, axes),
+    )
 
 
 def broadcast_step(shape: tuple[int, ...]) -> Step:
@@ -80,6 +96,7 @@ def materialised(x: Tracer) -> Tracer:
 
 # --- one array
 
+
 def target_shape(x: Tracer, shape: Any) -> tuple[int, ...]:
     sizes = [operator.index(s) for s in (shape if isinstance(shape, (tuple, list)) else (shape,))]
     missing = [i for i, s in enumerate(sizes) if s < 0]
@@ -94,7 +111,9 @@ def target_shape(x: Tracer, shape: Any) -> tuple[int, ...]:
 
 
 @implements(np.reshape)
-def reshape(a: Any, /, shape: Any = None, order: str = "C", *, newshape: Any = None, copy: Any = None) -> Tracer:
+def reshape(
+    a: Any, /, shape: Any = None, order: str = "C", *, newshape: Any = None, copy: Any = None
+) -> Tracer:
     x = as_tracer(a)
     sizes = target_shape(x, shape if shape is not None else newshape)
     if order == "F":
@@ -102,18 +121,24 @@ def reshape(a: Any, /, shape: Any = None, order: str = "C", *, newshape: Any = N
     if order not in ("C", "A"):
         raise ValueError(f"order must be one of 'C', 'F', 'A' (got {order!r})")
     if _is_view_reshape(x):
-        return x.through(reshape_step(sizes)) if copy is not True else materialised(x.through(reshape_step(sizes)))
+        return (
+            x.through(reshape_step(sizes))
+            if copy is not True
+            else materialised(x.through(reshape_step(sizes)))
+        )
     return fresh(reshape_node(x.node, sizes))
 
 
 def _reshape_fortran(x: Tracer, sizes: tuple[int, ...]) -> Tracer:
     turned = emit("transpose", x.node, axes=tuple(reversed(range(x.ndim))))
-    return fresh(emit("transpose", reshape_node(turned, sizes[::-1]), axes=tuple(reversed(range(len(sizes))))))
+    return fresh(
+        emit("transpose", reshape_node(turned, sizes[::-1]), axes=tuple(reversed(range(len(sizes)))))
+    )
 
 
 def _is_view_reshape(x: Tracer) -> bool:
-    """NumPy reshapes in place what is contiguous: here, an array as it was made or reshaped. (A leaf that is not
-    contiguous is reshaped by NumPy itself when the view is returned, which then copies as NumPy does.)"""
+    """NumPy reshapes in place what is contiguous: here, an array as it was made or reshaped. (A leaf that is
+    not contiguous is reshaped by NumPy itself when the view is returned, which then copies as NumPy does.)"""
     return all(step.is_reshape for step in x.steps)
 
 
@@ -187,8 +212,11 @@ def squeeze(a: Any, axis: Any = None) -> Tracer:
 
 def _at_least(rank: int, place: Any) -> Any:
     def raise_rank(*arrays: Any) -> Any:
-        results = [x if x.ndim >= rank else x.through(axes_step(place(x.shape))) for x in map(as_tracer, arrays)]
+        results = [
+            x if x.ndim >= rank else x.through(axes_step(place(x.shape))) for x in map(as_tracer, arrays)
+        ]
         return results[0] if len(results) == 1 else tuple(results)
+
     return raise_rank
 
 
@@ -200,9 +228,13 @@ implements(np.atleast_3d)(_at_least(3, lambda s: (1, *s, 1) if len(s) == 1 else 
 @implements(np.broadcast_to)
 def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Tracer:
     x = as_tracer(array)
-    sizes = tuple(map(operator.index, shape)) if isinstance(shape, (tuple, list)) else (operator.index(shape),)
+    sizes = (
+        tuple(map(operator.index, shape)) if isinstance(shape, (tuple, list)) else (operator.index(shape),)
+    )
     if np.broadcast_shapes(x.shape, sizes) != sizes:
-        raise ValueError(f"input operand has more dimensions than allowed or does not fit: {x.shape} to {sizes}")
+        raise ValueError(
+            f"input operand has more dimensions than allowed or does not fit: {x.shape} to {sizes}"
+        )
     return x.through(broadcast_step(sizes))
 
 
@@ -226,8 +258,12 @@ implements(np.fliplr)(lambda m: flip(m, 1))
 def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Tracer:
     x = as_tracer(m)
     first, second = (one_axis(a, x.ndim) for a in axes)
-    turned = {0: lambda: x, 1: lambda: swapaxes(flip(x, second), first, second), 2: lambda: flip(x, (first, second)),
-              3: lambda: flip(swapaxes(x, first, second), second)}
+    turned = {
+        0: lambda: x,
+        1: lambda: swapaxes(flip(x, second), first, second),
+        2: lambda: flip(x, (first, second)),
+        3: lambda: flip(swapaxes(x, first, second), second),
+    }
     return turned[k % 4]()
 
 
@@ -236,7 +272,9 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Tracer:
     x = as_tracer(a)
     if axis is None:
         return reshape(roll(reshape(x, (-1,)), shift, 0), x.shape)
-    shifts, axes = np.broadcast_arrays(static(shift), normalize_axis_tuple(axis, x.ndim, allow_duplicate=True))
+    shifts, axes = np.broadcast_arrays(
+        static(shift), normalize_axis_tuple(axis, x.ndim, allow_duplicate=True)
+    )
     node = x.node
     for by, along in zip(shifts.ravel().tolist(), axes.ravel().tolist()):
         node = _roll_node(node, by, along)
@@ -259,28 +297,37 @@ def slice_axis(node: Node, axis: int, start: int, stop: int) -> Node:
 
 # --- several arrays
 
+
 @implements(np.concatenate)
-def concatenate(arrays: Any, axis: Any = 0, out: Any = None, dtype: Any = None, casting: str = "same_kind") -> Tracer:
+def concatenate(
+    arrays: Any, axis: Any = 0, out: Any = None, dtype: Any = None, casting: str = "same_kind"
+) -> Tracer:
     parts = [as_tracer(a) for a in arrays]
     if axis is None:
         parts, axis = [reshape(p, (-1,)) for p in parts], 0
     if any(p.ndim == 0 for p in parts):
         raise ValueError("zero-dimensional arrays cannot be concatenated")
     axis = one_axis(axis, parts[0].ndim)
-    frames = {p.shape[:axis] + p.shape[axis + 1:] for p in parts}
+    frames = {p.shape[:axis] + p.shape[axis + 1 :] for p in parts}
     if len(frames) > 1 or len({p.ndim for p in parts}) > 1:
-        raise ValueError("all the input array dimensions except for the concatenation axis must match exactly: shapes are "
-                         + ", ".join(str(p.shape) for p in parts))
+        raise ValueError(
+            "all the input array dimensions except for the concatenation axis must match exactly: shapes are "
+            + ", ".join(str(p.shape) for p in parts)
+        )
     result = np.dtype(dtype) if dtype is not None else out.dtype if out is not None else common_dtype(parts)
     for part in parts:
         if not np.can_cast(part.dtype, result, casting):  # type: ignore[arg-type]
-            raise TypeError(f"Cannot cast array data from {part.dtype!r} to {result!r} according to the rule {casting!r}")
+            raise TypeError(
+                f"Cannot cast array data from {part.dtype!r} to {result!r} according to the rule {casting!r}"
+            )
     node = emit("concat", *(cast(p, result) for p in parts), axis=axis)
     return fresh(node) if out is None else write_out(out, node)
 
 
 @implements(np.stack)
-def stack(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Tracer:
+def stack(
+    arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
+) -> Tracer:
     parts = [as_tracer(a) for a in arrays]
     if len({p.shape for p in parts}) != 1:
         raise ValueError("all input arrays must have the same shape")
@@ -335,6 +382,7 @@ def _split(exact: bool) -> Any:
         axis = one_axis(axis, x.ndim)
         points = [0, *_split_points(x.shape[axis], indices_or_sections, exact), x.shape[axis]]
         return [x[(slice(None),) * axis + (slice(a, b),)] for a, b in zip(points, points[1:])]  # type: ignore[index]
+
     return split
 
 
@@ -347,6 +395,7 @@ implements(np.dsplit)(lambda ary, parts: split(ary, parts, 2))
 
 # --- repeating and padding
 
+
 @implements(np.tile)
 def tile(A: Any, reps: Any) -> Tracer:
     x = as_tracer(A)
@@ -355,7 +404,11 @@ def tile(A: Any, reps: Any) -> Tracer:
     counts, shape = (1,) * (rank - len(counts)) + counts, (1,) * (rank - x.ndim) + x.shape
     spread = tuple(n for pair in zip(counts, shape) for n in pair)
     separate = reshape_node(x.node, tuple(n for s in shape for n in (1, s)))
-    return fresh(reshape_node(emit("broadcast_to", separate, shape=spread), tuple(c * s for c, s in zip(counts, shape))))
+    return fresh(
+        reshape_node(
+            emit("broadcast_to", separate, shape=spread), tuple(c * s for c, s in zip(counts, shape))
+        )
+    )
 
 
 @implements(np.repeat, method=True)
@@ -367,9 +420,11 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Tracer:
     if np.ndim(repeats):
         places = np.repeat(np.arange(x.shape[axis]), static(repeats))
         return fresh(emit("take", x.node, known(places).node, axis=axis))
-    head, size, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
+    head, size, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     count = operator.index(repeats)
-    spread = emit("broadcast_to", reshape_node(x.node, (*head, size, 1, *tail)), shape=(*head, size, count, *tail))
+    spread = emit(
+        "broadcast_to", reshape_node(x.node, (*head, size, 1, *tail)), shape=(*head, size, count, *tail)
+    )
     return fresh(reshape_node(spread, (*head, size * count, *tail)))
 
 
@@ -406,8 +461,14 @@ def _pad_constant(x: Tracer, widths: list[list[int]], constant_values: Any) -> N
         for width, fill, side in zip(pair, fills, ("low", "high")):
             sizes = {"low": [0] * x.ndim, "high": [0] * x.ndim}
             sizes[side][axis] = width
-            node = emit("pad", node, full_like_node(node, fill), low=tuple(sizes["low"]), high=tuple(sizes["high"]),
-                        interior=(0,) * x.ndim)
+            node = emit(
+                "pad",
+                node,
+                full_like_node(node, fill),
+                low=tuple(sizes["low"]),
+                high=tuple(sizes["high"]),
+                interior=(0,) * x.ndim,
+            )
     return node
 
 
@@ -420,18 +481,32 @@ implements(np.copy)(lambda a, order="K", subok=False: materialised(as_tracer(a))
 implements(np.iscomplexobj)(lambda x: False)
 implements(np.isrealobj)(lambda x: True)
 implements(np.real)(lambda val: as_tracer(val))
-implements(np.result_type)(lambda *args: common_dtype([a if isinstance(a, Tracer) else known(np.empty(0, a))
-                                                        if isinstance(a, (type, np.dtype, str)) else as_tracer(a) for a in args]))
+implements(np.result_type)(
+    lambda *args: common_dtype(
+        [
+            a
+            if isinstance(a, Tracer)
+            else known(np.empty(0, a))
+            if isinstance(a, (type, np.dtype, str))
+            else as_tracer(a)
+            for a in args
+        ]
+    )
+)
 implements(np.can_cast)(lambda from_, to, casting="safe": np.can_cast(from_.dtype, to, casting))
 implements(np.shares_memory)(lambda a, b, max_work=None: as_tracer(a).storage is as_tracer(b).storage)
 implements(np.may_share_memory)(lambda a, b, max_work=None: as_tracer(a).storage is as_tracer(b).storage)
 
 
-def astype(self: Tracer, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True) -> Tracer:
+def astype(
+    self: Tracer, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True
+) -> Tracer:
     target = np.dtype(dtype)
     dtype_of(target)
     if not np.can_cast(self.dtype, target, casting):  # type: ignore[arg-type]
-        raise TypeError(f"Cannot cast array data from {self.dtype!r} to {target!r} according to the rule {casting!r}")
+        raise TypeError(
+            f"Cannot cast array data from {self.dtype!r} to {target!r} according to the rule {casting!r}"
+        )
     if not copy and target == self.dtype:
         return self
     if self.known is not None:
@@ -451,8 +526,11 @@ def _bits(self: Tracer, dtype: Any = None, type: Any = None) -> Tracer:
     if target.itemsize != self.dtype.itemsize:
         raise unsupported(f"x.view({target}) of {self.dtype}: a dtype of another size")
     back_dtype, new_dtype = dtype_of(self.dtype), dtype_of(target)
-    step = Step(lambda x: emit("bitcast", x, dtype=new_dtype), lambda base, new: emit("bitcast", new, dtype=back_dtype),
-                lambda a: a.view(target))
+    step = Step(
+        lambda x: emit("bitcast", x, dtype=new_dtype),
+        lambda base, new: emit("bitcast", new, dtype=back_dtype),
+        lambda a: a.view(target),
+    )
     return self.through(step)
 
 

@@ -1,9 +1,10 @@
 """Run a function on tracers and write down what it did.
 
-In: a Python function over NumPy, the leaves of its arguments, which of them are static. Out: a `Captured`: the graph, and
-how each of the function's results and side effects comes from the arguments and the graph's outputs. The function's
-program runs once, on this thread; an error in it leaves nothing behind.
+In: a Python function over NumPy, the leaves of its arguments, which of them are static. Out: a `Captured`:
+the graph, and how each of the function's results and side effects comes from the arguments and the graph's
+outputs. The function's program runs once, on this thread; an error in it leaves nothing behind.
 """
+
 from __future__ import annotations
 
 import re
@@ -31,8 +32,8 @@ from planish.types import TensorType, dtype_of
 class Result:
     """Where one leaf of the function's result comes from.
 
-    source  "argument" (position), "array" (a plain array the function reads), "output" (position among the graph's
-            outputs) or "value" (of the trace, the same at every call)
+    source  "argument" (position), "array" (a plain array the function reads), "output" (position among the
+            graph's outputs) or "value" (of the trace, the same at every call)
     steps   the views that lead from there to the result
     kind    what it is: array, scalar (np.float32...), number (a Python number), object (anything, as it is)
     """
@@ -45,9 +46,10 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """A traced function. `feeds`: per input of the graph, the position of a leaf, or a plain array read at each call;
-    `writes`: (leaf, output position) for arguments that the function writes to; `contiguous`: leaves that it writes to
-    through a reshape; `aliased`: outputs whose value may lie in an argument's own memory."""
+    """A traced function. `feeds`: per input of the graph, the position of a leaf, or a plain array read at
+    each call; `writes`: (leaf, output position) for arguments that the function writes to; `contiguous`:
+    leaves that it writes to through a reshape; `aliased`: outputs whose value may lie in an argument's own
+    memory."""
 
     graph: Graph
     feeds: tuple[int | np.ndarray, ...]
@@ -59,9 +61,16 @@ class Captured:
     guards: Guards = field(default_factory=Guards)
 
 
-def trace_function(function: Callable[..., Any], leaves: Sequence[Any], rebuild_arguments: Callable[[list[Any]], tuple[tuple, dict]],
-                   static: frozenset[int], names: Sequence[str], name: str) -> Captured:
-    """Trace `function`. `rebuild_arguments` puts leaves back into (args, kwargs); `static` leaves are passed as they are."""
+def trace_function(
+    function: Callable[..., Any],
+    leaves: Sequence[Any],
+    rebuild_arguments: Callable[[list[Any]], tuple[tuple, dict]],
+    static: frozenset[int],
+    names: Sequence[str],
+    name: str,
+) -> Captured:
+    """Trace `function`. `rebuild_arguments` puts leaves back into (args, kwargs); `static` leaves are passed
+    as they are."""
     objects = [leaf for i, leaf in enumerate(leaves) if i in static]
     guards = guards_of(function, objects)
     trace = Trace(names=dict(guards.arrays))
@@ -70,12 +79,15 @@ def trace_function(function: Callable[..., Any], leaves: Sequence[Any], rebuild_
     outer, ACTIVE.trace = ACTIVE.trace, trace
     try:
         with hooked():
-            tracers = [leaf if i in static else _input(trace, inputs, i, leaf, labels[i], names[i]) for i, leaf in enumerate(leaves)]
+            tracers = [
+                leaf if i in static else _input(trace, inputs, i, leaf, labels[i], names[i])
+                for i, leaf in enumerate(leaves)
+            ]
             args, keywords = rebuild_arguments(tracers)
             result = function(*args, **keywords)
             del args, keywords, tracers
         _check_generators(guards)
-        guards = _check_side_effects(guards, lambda: guards_of(function, objects))
+        guards = _check_side_effects(function, guards, lambda: guards_of(function, objects))
         return _Finish(trace, inputs, guards, name).captured(result, function)
     finally:
         ACTIVE.trace = outer
@@ -94,7 +106,9 @@ def _labels(names: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def _input(trace: Trace, inputs: dict[int, Storage], position: int, leaf: Any, label: str, name: str) -> Tracer:
+def _input(
+    trace: Trace, inputs: dict[int, Storage], position: int, leaf: Any, label: str, name: str
+) -> Tracer:
     array = np.asarray(leaf)
     node = input_node(label, TensorType(dtype_of(array), array.shape))
     storage = inputs[position] = Storage(trace, node=node, origin=Argument(position, name), input=node)
@@ -105,18 +119,28 @@ def _input(trace: Trace, inputs: dict[int, Storage], position: int, leaf: Any, l
 def _check_generators(guards: Guards) -> None:
     for generator, before, name in guards.generators:
         if generator_state(generator) != before:
-            raise CaptureError(f"{user_location()}: random numbers were drawn from {name} while the function was traced; they would "
-                               "be the same at every call. Draw outside and pass them as an argument")
+            raise CaptureError(
+                f"{user_location()}: random numbers were drawn from {name} while the function was traced; "
+                "they would "
+                "be the same at every call. Draw outside and pass them as an argument"
+            )
 
 
-def _check_side_effects(guards: Guards, again: Callable[[], Guards]) -> Guards:
+def _check_side_effects(function: Any, guards: Guards, again: Callable[[], Guards]) -> Guards:
     """The guards as they are after the trace; a warning if the function itself changed what it reads."""
     change = guards.change()
     if change is None:
         return guards
     name, old, new = change
-    warnings.warn(CaptureWarning(f"{name} was changed while the function was traced ({old} -> {new}); this happens once, not at every "
-                                 "call. Return the new value instead"), stacklevel=2)
+    code = getattr(function, "__code__", None)
+    where = f"{function.__name__} ({code.co_filename}:{code.co_firstlineno})" if code else repr(function)
+    warnings.warn(
+        CaptureWarning(
+            f"{where} changed {name} while it was traced ({old} -> {new}); this happens once, not at every "
+            "call. Return the new value instead"
+        ),
+        stacklevel=2,
+    )
     return again()
 
 
@@ -141,11 +165,18 @@ class _Finish:
         sharing = _shared(leaves)
         results = tuple(self._result(leaf, sharing) for leaf in leaves)
         mine = [s for s in [*self.inputs.values(), *self.trace.met.values()] if id(s) not in self.alone]
-        writes = tuple((p, self._output(s.value(), ("write", p))) for p, s in self.inputs.items() if s.written)
+        writes = tuple(
+            (p, self._output(s.value(), ("write", p))) for p, s in self.inputs.items() if s.written
+        )
         hidden = self._needed_hidden(mine)
         inputs = [*(s.input for s in self.inputs.values()), *(s.input for s in hidden)]
         feeds = (*self.inputs, *(s.origin for s in hidden))
-        graph = Graph(tuple(n for n in inputs if n is not None), tuple(self.outputs), tuple(dict.fromkeys(self.trace.effects)), self.name)
+        graph = Graph(
+            tuple(n for n in inputs if n is not None),
+            tuple(self.outputs),
+            tuple(dict.fromkeys(self.trace.effects)),
+            self.name,
+        )
         graph = _settle_checks(_with_constants(graph.with_notes(self.trace.notes), alone))
         self.guards.frozen += self.trace.frozen.values()
         self.guards.contents += [(s.origin, s.digest) for s in mine if s.pinned]
@@ -154,13 +185,18 @@ class _Finish:
         return Captured(graph, feeds, results, tree, writes, contiguous, aliased, self.guards)
 
     def _exclusive(self, leaves: list[Any]) -> list[Storage]:
-        """Arrays that the function made itself with NumPy (np.arange...) and let go: nobody can change them, so they are
-        constants. They are told by their reference count: only the trace still holds them."""
+        """Arrays that the function made itself with NumPy (np.arange...) and let go: nobody can change them,
+        so they are constants. They are told by their reference count: only the trace still holds them."""
         probe = Storage(self.trace, origin=np.empty(0))
         alone = sys.getrefcount(probe.origin)
         returned = {id(leaf) for leaf in leaves}
-        return [s for s in self.trace.met.values()
-                if id(s.origin) not in returned and sys.getrefcount(s.origin) == alone and _base_is_alone(s.origin)]
+        return [
+            s
+            for s in self.trace.met.values()
+            if id(s.origin) not in returned
+            and sys.getrefcount(s.origin) == alone
+            and _base_is_alone(s.origin)
+        ]
 
     def _result(self, leaf: Any, sharing: set[int]) -> Result:
         if isinstance(leaf, np.ndarray) and id(leaf) in self.trace.met:
@@ -173,7 +209,11 @@ class _Finish:
         storage = leaf.storage
         if leaf.known is not None:
             return Result("value", np.array(leaf.known), kind=kind)
-        if storage.origin is not None and id(storage) not in self.alone and not (leaf.scalar and storage.written):
+        if (
+            storage.origin is not None
+            and id(storage) not in self.alone
+            and not (leaf.scalar and storage.written)
+        ):
             feed = self._feed(storage)
             if not leaf.steps:
                 return Result("argument" if isinstance(feed, int) else "array", feed, kind="object")
@@ -235,5 +275,6 @@ def _settle_checks(graph: Graph) -> Graph:
 
 
 def _is_moved(node: Node) -> bool:
-    """Whether the value may be, as NumPy computes it, a view of an input or a constant or of another value."""
+    """Whether the value may be, as NumPy computes it, a view of an input or a constant or of another
+    value."""
     return node.op.name in ("input", "constant") or node.op.has("movement") or node.op.has("view")

@@ -1,9 +1,11 @@
 """A traced array: what stands for an array while a NumPy function is traced.
 
-NumPy arrays share memory: a view of a view can be written to and the base changes. So a `Tracer` is a path of view
-steps into a `Storage`; the storage holds the value now, as a node of the graph or, while nothing traced went in, as a
-real array (known). Reading follows the steps forward, writing follows them back: aliasing is as in NumPy.
+NumPy arrays share memory: a view of a view can be written to and the base changes. So a `Tracer` is a path of
+view steps into a `Storage`; the storage holds the value now, as a node of the graph or, while nothing traced
+went in, as a real array (known). Reading follows the steps forward, writing follows them back: aliasing is as
+in NumPy.
 """
+
 from __future__ import annotations
 
 import threading
@@ -25,14 +27,15 @@ Scalar = (bool, int, float)
 
 @dataclass(eq=False)
 class Trace:
-    """One run of a function on tracers: the effects in order, where each node was written, and the arrays met."""
+    """One run of a function on tracers: the effects in order, where each node was written, and the arrays
+    met."""
 
     effects: list[Node] = field(default_factory=list)
     notes: dict[Node, Note] = field(default_factory=dict)
-    met: dict[int, Storage] = field(default_factory=dict)      # id of a plain array that can be written to -> its storage
+    met: dict[int, Storage] = field(default_factory=dict)  # id of a plain array -> its storage
     frozen: dict[int, np.ndarray] = field(default_factory=dict)  # arrays folded in as constants
-    names: dict[int, str] = field(default_factory=dict)        # id of an array -> the name the function has for it
-    contiguous: set[int] = field(default_factory=set)          # leaves written to through a reshape
+    names: dict[int, str] = field(default_factory=dict)  # id of an array -> the name the function has for it
+    contiguous: set[int] = field(default_factory=set)  # leaves written to through a reshape
 
     def emit(self, op: str, operands: tuple[Node, ...], attributes: dict[str, Any]) -> Any:
         made = get_op(op)(*operands, **attributes)
@@ -41,7 +44,8 @@ class Trace:
         return made
 
     def adopt(self, array: np.ndarray) -> Storage:
-        """The storage of a plain array. One that nobody can write to is a constant, others are read at every call."""
+        """The storage of a plain array. One that nobody can write to is a constant, others are read at every
+        call."""
         if id(array) in self.frozen:
             return Storage(self, array=array)
         if id(array) not in self.met:
@@ -53,13 +57,17 @@ class Trace:
             self.met[id(array)] = Storage(self, node=node, origin=array, input=node, digest=digest(array))
         elif self.met[id(array)].digest != digest(array):
             raise CaptureError(
-                f"{user_location()}: a plain array {array.dtype.name}{list(array.shape)} was changed in place between its uses in "
-                "a compiled function. Make it inside the function with np.zeros, np.ones, np.full or .copy() of a traced array, "
-                "or write x = x + ... instead of x += ...")
+                f"{user_location()}: a plain array {array.dtype.name}{list(array.shape)} was changed in "
+                "place between its uses in "
+                "a compiled function. Make it inside the function with np.zeros, np.ones, np.full or .copy() "
+                "of a traced array, "
+                "or write x = x + ... instead of x += ..."
+            )
         return self.met[id(array)]
 
     def pin(self, array: np.ndarray) -> np.ndarray:
-        """The content of a plain array, which the program then depends on: it is guarded if anybody else can change it."""
+        """The content of a plain array, which the program then depends on: it is guarded if anybody else can
+        change it."""
         storage = self.adopt(array)
         storage.pinned = True
         return array.copy()
@@ -84,8 +92,10 @@ ACTIVE = _Active()
 
 def current() -> Trace:
     if ACTIVE.trace is None:
-        raise CaptureError(f"{user_location()}: a traced value is used after its trace ended. It stood for an array only "
-                           "while the function was traced; return it instead of keeping it in a global or an object")
+        raise CaptureError(
+            f"{user_location()}: a traced value is used after its trace ended. It stood for an array only "
+            "while the function was traced; return it instead of keeping it in a global or an object"
+        )
     return ACTIVE.trace
 
 
@@ -101,12 +111,21 @@ def is_frozen(array: np.ndarray) -> bool:
 
 
 class Storage:
-    """The memory of one array. `array` is its value while known, else `node`. `origin` is the caller's array, if any."""
+    """The memory of one array. `array` is its value while known, else `node`. `origin` is the caller's array,
+    if any."""
 
     __slots__ = ("array", "digest", "input", "node", "origin", "pinned", "trace", "version", "written")
 
-    def __init__(self, trace: Trace, *, array: np.ndarray | None = None, node: Node | None = None,
-                 origin: Any = None, input: Node | None = None, digest: int = 0):
+    def __init__(
+        self,
+        trace: Trace,
+        *,
+        array: np.ndarray | None = None,
+        node: Node | None = None,
+        origin: Any = None,
+        input: Node | None = None,
+        digest: int = 0,
+    ):
         self.trace, self.array, self.node, self.origin, self.input = trace, array, node, origin, input
         self.version, self.written, self.pinned, self.digest = 0, False, False, digest
 
@@ -119,7 +138,7 @@ class Storage:
 
     def set(self, node: Node) -> None:
         if self.array is not None and self.array.dtype.kind == "f" and self.array.flags.writeable:
-            self.array.fill(np.nan)     # compiled code that still reads this memory is to notice
+            self.array.fill(np.nan)  # compiled code that still reads this memory is to notice
         self.array, self.node = None, node
         self.version += 1
         self.written = True
@@ -127,8 +146,8 @@ class Storage:
 
 @dataclass(frozen=True)
 class Step:
-    """One view: how to read it from its base, how the base is after the view was written to (None: read-only), and
-    the same view taken of a real array."""
+    """One view: how to read it from its base, how the base is after the view was written to (None:
+    read-only), and the same view taken of a real array."""
 
     forward: Callable[[Node], Node]
     back: Callable[[Node, Node], Node] | None
@@ -147,7 +166,14 @@ class Tracer:
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 1000.0
 
-    def __init__(self, storage: Storage, steps: tuple[Step, ...] = (), *, scalar: bool = False, weak: type | None = None):
+    def __init__(
+        self,
+        storage: Storage,
+        steps: tuple[Step, ...] = (),
+        *,
+        scalar: bool = False,
+        weak: type | None = None,
+    ):
         self.storage, self.steps, self.scalar, self.weak = storage, steps, scalar, weak
         self._version, self._node = -1, None
         known = self.known
@@ -158,8 +184,10 @@ class Tracer:
     def node(self) -> Node:
         """The value now, as a node."""
         if self.storage.trace is not current():
-            raise CaptureError(f"{user_location()}: a value of another trace is used here; return it from the function "
-                               "that made it instead of keeping it in a global or an object")
+            raise CaptureError(
+                f"{user_location()}: a value of another trace is used here; return it from the function "
+                "that made it instead of keeping it in a global or an object"
+            )
         if self._version != self.storage.version or self._node is None:
             node = self.storage.value()
             for step in self.steps:
@@ -183,9 +211,13 @@ class Tracer:
     def assign(self, node: Node) -> None:
         """Write a value of this shape and dtype into the memory."""
         if isinstance(self.storage.origin, np.ndarray):
-            raise CaptureError(f"{user_location()}: a traced value is written to a plain array; plain NumPy would not see it until "
-                               "the compiled function runs. Pass the array as an argument, or make it with np.empty or np.zeros "
-                               "inside the function")
+            raise CaptureError(
+                f"{user_location()}: a traced value is written to a plain array; plain NumPy would not see "
+                "it until "
+                "the compiled function runs. Pass the array as an argument, or make it with np.empty or "
+                "np.zeros "
+                "inside the function"
+            )
         path = [self.storage.value()]
         for step in self.steps:
             path.append(step.forward(path[-1]))
@@ -235,7 +267,9 @@ class Tracer:
 
     def __bool__(self) -> bool:
         if self.size != 1:
-            raise ValueError("The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()")
+            raise ValueError(
+                "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
+            )
         return bool(self.concrete("its truth (in if, while, and, or, not)", _TRUTH))
 
     def __int__(self) -> int:
@@ -248,7 +282,9 @@ class Tracer:
         return complex(self.concrete("complex() of it", _NUMBER))
 
     def __index__(self) -> int:
-        return self.concrete("it as a Python integer (a size, an axis, a range, an index of a list)", _INDEX).__index__()
+        return self.concrete(
+            "it as a Python integer (a size, an axis, a range, an index of a list)", _INDEX
+        ).__index__()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.concrete("a plain NumPy array", _ARRAY)
@@ -261,29 +297,42 @@ class Tracer:
         return self.concrete("its tolist()", _NUMBER).tolist()
 
     def concrete(self, what: str, instead: str) -> np.ndarray:
-        """The real value. Where it depends on an argument: a Python number is made static, else CaptureError."""
+        """The real value. Where it depends on an argument: a Python number is made static, else
+        CaptureError."""
         known = self.known
         if known is not None:
             return known
         argument = self.storage.origin
         if isinstance(argument, Argument) and self.weak is not None:
             raise NeedsValue(argument)
-        raise CaptureError(f"{user_location()}: {what} is needed, but the value {self!r} is known only when the compiled "
-                           f"function runs. {instead}")
+        raise CaptureError(
+            f"{user_location()}: {what} is needed, but the value {self!r} is known only when the compiled "
+            f"function runs. {instead}"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__") and hasattr(np.ndarray, name):
-            raise CaptureError(f"{user_location()}: ndarray.{name} has no meaning in a compiled function yet; compute it "
-                               "outside and pass the result as an argument")
+            raise CaptureError(
+                f"{user_location()}: ndarray.{name} has no meaning in a compiled function yet; compute it "
+                "outside and pass the result as an argument"
+            )
         raise AttributeError(f"'{type(self).__name__}' object has no attribute {name!r}")
 
 
-_TRUTH = ("Write np.where(condition, a, b) instead of `if`; or, if the condition depends only on an argument, pass that "
-          "argument as static (static_argnums, static_argnames)")
+_TRUTH = (
+    "Write np.where(condition, a, b) instead of `if`; or, if the condition depends only on an argument, pass "
+    "that "
+    "argument as static (static_argnums, static_argnames)"
+)
 _NUMBER = "Keep it an array (np.* functions take it), or compute it outside and pass it as a static argument"
-_INDEX = "Pass the number it comes from as a static argument (static_argnums, static_argnames), or use np.take, np.where"
-_ARRAY = ("The function used does not let itself be traced: to index a plain array by a traced one write "
-          "np.take(array, index, axis=0), to convert write x.astype(dtype), to write into an array return a new one")
+_INDEX = (
+    "Pass the number it comes from as a static argument (static_argnums, static_argnames), or use np.take, "
+    "np.where"
+)
+_ARRAY = (
+    "The function used does not let itself be traced: to index a plain array by a traced one write "
+    "np.take(array, index, axis=0), to convert write x.astype(dtype), to write into an array return a new one"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,13 +344,15 @@ class Argument:
 
 
 class NeedsValue(BaseException):
-    """A Python number among the arguments is used as a Python value: trace again with it as a static argument."""
+    """A Python number among the arguments is used as a Python value: trace again with it as a static
+    argument."""
 
     def __init__(self, argument: Argument):
         self.argument, self.location = argument, user_location()
 
 
 # --- making tracers
+
 
 def fresh(node: Node, *, scalar: bool = False, weak: type | None = None) -> Tracer:
     """A new array (or NumPy scalar) with this value."""
@@ -326,23 +377,30 @@ def as_tracer(value: Any) -> Tracer:
         if stands_for is not None:
             return stands_for
         if type(value) not in (np.ndarray, np.memmap) and not hasattr(value, "tracer"):
-            raise CaptureError(f"{user_location()}: {type(value).__name__} can't be used in a compiled function; only plain arrays can")
+            raise CaptureError(
+                f"{user_location()}: {type(value).__name__} can't be used in a compiled function; only plain "
+                "arrays can"
+            )
         dtype_of(value)
         return Tracer(current().adopt(value))
     if isinstance(value, (list, tuple)):
         return _from_sequence(value)
-    raise CaptureError(f"{user_location()}: {type(value).__name__} can't be used as an array in a compiled function")
+    raise CaptureError(
+        f"{user_location()}: {type(value).__name__} can't be used as an array in a compiled function"
+    )
 
 
 def _from_sequence(values: Any) -> Tracer:
     if not has_tracer(values):
         return known(np.asarray(values))
     parts = [as_tracer(v) for v in values]
-    dtype = np.result_type(*(p.dtype for p in parts))   # within np.array, Python numbers are not weak
+    dtype = np.result_type(*(p.dtype for p in parts))  # within np.array, Python numbers are not weak
     shapes = {p.shape for p in parts}
     if len(shapes) > 1:
-        raise ValueError("setting an array element with a sequence: the parts have shapes "
-                         + ", ".join(map(str, sorted(shapes))))
+        raise ValueError(
+            "setting an array element with a sequence: the parts have shapes "
+            + ", ".join(map(str, sorted(shapes)))
+        )
     rows = [emit("reshape", cast(p, dtype), shape=(1, *p.shape)) for p in parts]
     return fresh(emit("concat", *rows, axis=0))
 
@@ -387,13 +445,16 @@ def cast_node(node: Node, dtype: Any) -> Node:
 
 def _check_fits(node: Node, dtype: np.dtype) -> None:
     info = np.iinfo(dtype)
-    low, high = max(info.min, -2**63), min(info.max, 2**63 - 1)
-    fits = emit("bitwise_and", emit("ge", node, constant(np.int64(low))), emit("le", node, constant(np.int64(high))))
+    low, high = max(info.min, -(2**63)), min(info.max, 2**63 - 1)
+    fits = emit(
+        "bitwise_and", emit("ge", node, constant(np.int64(low))), emit("le", node, constant(np.int64(high)))
+    )
     check(fits, "OverflowError", f"Python integer out of bounds for {dtype.name}")
 
 
 def static(value: Any) -> Any:
-    """A parameter that has to be known now (counts, widths, shifts); a plain array is guarded by its content."""
+    """A parameter that has to be known now (counts, widths, shifts); a plain array is guarded by its
+    content."""
     return current().pin(value) if isinstance(value, np.ndarray) else value
 
 
@@ -402,5 +463,7 @@ def full_like_node(node: Node, value: Any) -> Node:
     return constant(np.asarray(value, node.dtype.numpy))
 
 
-def unsupported(what: str, advice: str = "compute it outside and pass the result as an argument") -> CaptureError:
+def unsupported(
+    what: str, advice: str = "compute it outside and pass the result as an argument"
+) -> CaptureError:
     return CaptureError(f"{user_location()}: {what} can't be compiled yet; {advice}")

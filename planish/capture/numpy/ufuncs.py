@@ -1,8 +1,10 @@
 """NumPy's universal functions as ops: one table, and NumPy's own type resolution.
 
-In: a ufunc, its operands (tracers, arrays, numbers) and keywords. Out: tracers. Which loop runs, what it casts and what
-dtype comes out is asked of `ufunc.resolve_dtypes`, so promotion is NumPy's exactly, Python numbers being weak.
+In: a ufunc, its operands (tracers, arrays, numbers) and keywords. Out: tracers. Which loop runs, what it
+casts and what dtype comes out is asked of `ufunc.resolve_dtypes`, so promotion is NumPy's exactly, Python
+numbers being weak.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -31,8 +33,8 @@ from planish.types import FLOAT32, UINT64, dtype_of
 Rule = Callable[..., Any]
 
 
-
 # --- rules that are more than one op
+
 
 def _floats(op: str) -> Rule:
     """An op of floats that leaves integers as they are (rounding)."""
@@ -44,6 +46,7 @@ def _predicate(op: str, of_integers: bool) -> Rule:
         if x.dtype.is_float:
             return emit(op, x)
         return emit("broadcast_to", constant(of_integers), shape=x.shape)
+
     return rule
 
 
@@ -58,6 +61,7 @@ def _logical(op: str) -> Rule:
 def _compare(op: str) -> Rule:
     def rule(x: Node, y: Node) -> Node:
         return _compare_mixed(op, x, y) if x.dtype is not y.dtype else emit(op, x, y)
+
     return rule
 
 
@@ -90,7 +94,8 @@ def _check_exponent(y: Node) -> None:
 
 
 def _reciprocal(x: Node) -> Node:
-    """Of an integer: 1, -1, or 0; of 0 what NumPy's conversion from infinity gives, the least signed integer."""
+    """Of an integer: 1, -1, or 0; of 0 what NumPy's conversion from infinity gives, the least signed
+    integer."""
     if x.dtype.is_float:
         return emit("reciprocal", x)
     quotient = emit("trunc_div", full_like_node(x, 1), x)
@@ -128,11 +133,13 @@ def _heaviside(x: Node, at_zero: Node) -> Node:
 
 def _log_add(exp: str, log_one_plus: Callable[[Node], Node], of_equal: float) -> Rule:
     """log(exp(x) + exp(y)) from the larger of the two, as NumPy computes it; equal infinities stay."""
+
     def rule(x: Node, y: Node) -> Node:
         difference = emit("sub", x, y)
         tail = log_one_plus(emit(exp, emit("neg", emit("abs", difference))))
         general = emit("add", emit("maximum", x, y), tail)
         return emit("select", emit("eq", x, y), emit("add", x, full_like_node(x, of_equal)), general)
+
     return rule
 
 
@@ -160,7 +167,9 @@ def _matmul(x: Node, y: Node) -> Node:
             raise ValueError(f"matmul: Input operand {position} does not have enough dimensions (has 0)")
     m, n = x.shape[-1], y.shape[max(len(y.shape) - 2, 0)]
     if m != n:
-        raise ValueError(f"matmul: Input operand 1 has a mismatch in its core dimension 0 (size {n} is different from {m})")
+        raise ValueError(
+            f"matmul: Input operand 1 has a mismatch in its core dimension 0 (size {n} is different from {m})"
+        )
     np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     return widened(lambda a, b: emit("matmul", a, b), x, y)
 
@@ -173,38 +182,113 @@ def widened(contract: Callable[[Node, Node], Node], x: Node, y: Node) -> Node:
 
 
 UFUNCS: dict[np.ufunc, str | Rule] = {
-    np.add: "add", np.subtract: "sub", np.multiply: "mul", np.true_divide: "div", np.floor_divide: "floor_div",
-    np.remainder: "mod", np.fmod: "rem", np.divmod: lambda x, y: (emit("floor_div", x, y), emit("mod", x, y)),
-    np.power: _power, np.float_power: _power, np.negative: "neg", np.positive: lambda x: x, np.absolute: _absolute,
-    np.fabs: "abs", np.sign: "sign", np.conjugate: lambda x: x, np.square: _square, np.reciprocal: _reciprocal,
-    np.sqrt: "sqrt", np.cbrt: "cbrt", np.exp: "exp", np.exp2: "exp2", np.expm1: "expm1",
-    np.log: "log", np.log2: "log2", np.log10: "log10", np.log1p: "log1p",
-    np.sin: "sin", np.cos: "cos", np.tan: "tan", np.arcsin: "asin", np.arccos: "acos", np.arctan: "atan",
-    np.sinh: "sinh", np.cosh: "cosh", np.tanh: "tanh", np.arcsinh: "asinh", np.arccosh: "acosh", np.arctanh: "atanh",
-    np.arctan2: "atan2", np.hypot: "hypot", np.copysign: "copysign", np.nextafter: "next_after",
-    np.deg2rad: _scaled(np.pi / 180), np.radians: _scaled(np.pi / 180),
-    np.rad2deg: _scaled(180 / np.pi), np.degrees: _scaled(180 / np.pi),
-    np.floor: _floats("floor"), np.ceil: _floats("ceil"), np.trunc: _floats("trunc"), np.rint: _floats("round"),
-    np.isnan: _predicate("is_nan", False), np.isinf: _predicate("is_inf", False), np.isfinite: _predicate("is_finite", True),
-    np.signbit: _signbit, np.heaviside: _heaviside, np.modf: _modf,
-    np.logaddexp: _log_add("exp", lambda x: emit("log1p", x), np.log(2)), np.logaddexp2: _log_add("exp2", _log2_one_plus, 1),
-    np.equal: _compare("eq"), np.not_equal: _compare("ne"), np.less: _compare("lt"), np.less_equal: _compare("le"),
-    np.greater: _compare("gt"), np.greater_equal: _compare("ge"),
-    np.logical_and: _logical("bitwise_and"), np.logical_or: _logical("bitwise_or"), np.logical_xor: _logical("bitwise_xor"),
-    np.logical_not: _logical("logical_not"), np.bitwise_and: "bitwise_and", np.bitwise_or: "bitwise_or",
-    np.bitwise_xor: "bitwise_xor", np.invert: "bitwise_not", np.left_shift: "shift_left", np.right_shift: "shift_right",
-    np.maximum: _extreme("maximum", "bitwise_or"), np.minimum: _extreme("minimum", "bitwise_and"),
-    np.fmax: _either("fmax", "maximum", "bitwise_or"), np.fmin: _either("fmin", "minimum", "bitwise_and"),
+    np.add: "add",
+    np.subtract: "sub",
+    np.multiply: "mul",
+    np.true_divide: "div",
+    np.floor_divide: "floor_div",
+    np.remainder: "mod",
+    np.fmod: "rem",
+    np.divmod: lambda x, y: (emit("floor_div", x, y), emit("mod", x, y)),
+    np.power: _power,
+    np.float_power: _power,
+    np.negative: "neg",
+    np.positive: lambda x: x,
+    np.absolute: _absolute,
+    np.fabs: "abs",
+    np.sign: "sign",
+    np.conjugate: lambda x: x,
+    np.square: _square,
+    np.reciprocal: _reciprocal,
+    np.sqrt: "sqrt",
+    np.cbrt: "cbrt",
+    np.exp: "exp",
+    np.exp2: "exp2",
+    np.expm1: "expm1",
+    np.log: "log",
+    np.log2: "log2",
+    np.log10: "log10",
+    np.log1p: "log1p",
+    np.sin: "sin",
+    np.cos: "cos",
+    np.tan: "tan",
+    np.arcsin: "asin",
+    np.arccos: "acos",
+    np.arctan: "atan",
+    np.sinh: "sinh",
+    np.cosh: "cosh",
+    np.tanh: "tanh",
+    np.arcsinh: "asinh",
+    np.arccosh: "acosh",
+    np.arctanh: "atanh",
+    np.arctan2: "atan2",
+    np.hypot: "hypot",
+    np.copysign: "copysign",
+    np.nextafter: "next_after",
+    np.deg2rad: _scaled(np.pi / 180),
+    np.radians: _scaled(np.pi / 180),
+    np.rad2deg: _scaled(180 / np.pi),
+    np.degrees: _scaled(180 / np.pi),
+    np.floor: _floats("floor"),
+    np.ceil: _floats("ceil"),
+    np.trunc: _floats("trunc"),
+    np.rint: _floats("round"),
+    np.isnan: _predicate("is_nan", False),
+    np.isinf: _predicate("is_inf", False),
+    np.isfinite: _predicate("is_finite", True),
+    np.signbit: _signbit,
+    np.heaviside: _heaviside,
+    np.modf: _modf,
+    np.logaddexp: _log_add("exp", lambda x: emit("log1p", x), np.log(2)),
+    np.logaddexp2: _log_add("exp2", _log2_one_plus, 1),
+    np.equal: _compare("eq"),
+    np.not_equal: _compare("ne"),
+    np.less: _compare("lt"),
+    np.less_equal: _compare("le"),
+    np.greater: _compare("gt"),
+    np.greater_equal: _compare("ge"),
+    np.logical_and: _logical("bitwise_and"),
+    np.logical_or: _logical("bitwise_or"),
+    np.logical_xor: _logical("bitwise_xor"),
+    np.logical_not: _logical("logical_not"),
+    np.bitwise_and: "bitwise_and",
+    np.bitwise_or: "bitwise_or",
+    np.bitwise_xor: "bitwise_xor",
+    np.invert: "bitwise_not",
+    np.left_shift: "shift_left",
+    np.right_shift: "shift_right",
+    np.maximum: _extreme("maximum", "bitwise_or"),
+    np.minimum: _extreme("minimum", "bitwise_and"),
+    np.fmax: _either("fmax", "maximum", "bitwise_or"),
+    np.fmin: _either("fmin", "minimum", "bitwise_and"),
     np.matmul: _matmul,
 }
-COMPARISONS = {np.equal: "eq", np.not_equal: "ne", np.less: "lt", np.less_equal: "le", np.greater: "gt", np.greater_equal: "ge"}
-STRUCTURED = {np.matmul}     # ufuncs over whole rows and columns, not elements
+COMPARISONS = {
+    np.equal: "eq",
+    np.not_equal: "ne",
+    np.less: "lt",
+    np.less_equal: "le",
+    np.greater: "gt",
+    np.greater_equal: "ge",
+}
+STRUCTURED = {np.matmul}  # ufuncs over whole rows and columns, not elements
 
 
 # --- applying one
 
-def call_ufunc(ufunc: np.ufunc, *inputs: Any, out: Any = None, where: Any = True, dtype: Any = None, casting: str = "same_kind",
-               signature: Any = None, operator: bool = False, axes: Any = None, **unknown: Any) -> Any:
+
+def call_ufunc(
+    ufunc: np.ufunc,
+    *inputs: Any,
+    out: Any = None,
+    where: Any = True,
+    dtype: Any = None,
+    casting: str = "same_kind",
+    signature: Any = None,
+    operator: bool = False,
+    axes: Any = None,
+    **unknown: Any,
+) -> Any:
     """`ufunc(*inputs)`. `operator` says that Python's operator was written: numbers give numbers then."""
     if unknown or axes is not None:
         raise unsupported(f"np.{ufunc.__name__} with {', '.join(unknown) or 'axes'}")
@@ -232,8 +316,10 @@ def _call_known(ufunc: np.ufunc, operands: list[Tracer], operator: bool, keyword
     values = [t.known.item() if t.weak else t.known[()] if t.scalar else t.known for t in operands]  # type: ignore[union-attr]
     made = ufunc(*values, **keywords)
     weak = _weak_result(operands, operator)
-    results = [known(m, scalar=not isinstance(m, np.ndarray), weak=weak(np.asarray(m).dtype))
-               for m in (made if ufunc.nout > 1 else (made,))]
+    results = [
+        known(m, scalar=not isinstance(m, np.ndarray), weak=weak(np.asarray(m).dtype))
+        for m in (made if ufunc.nout > 1 else (made,))
+    ]
     return tuple(results) if ufunc.nout > 1 else results[0]
 
 
@@ -248,11 +334,18 @@ def _signature(ufunc: np.ufunc, dtype: Any) -> Any:
     return None if dtype is None else (None,) * ufunc.nin + (np.dtype(dtype),) * ufunc.nout
 
 
-def _resolved(ufunc: np.ufunc, operands: list[Tracer], outs: tuple[Any, ...], signature: Any, casting: str) -> list[Node]:
+def _resolved(
+    ufunc: np.ufunc, operands: list[Tracer], outs: tuple[Any, ...], signature: Any, casting: str
+) -> list[Node]:
     """The operands in the dtypes of the loop that NumPy chooses."""
     exact = ufunc in COMPARISONS and any(t.dtype.kind in "iu" and not t.weak for t in operands)
     alone = all(t.weak for t in operands)
-    kinds = [t.dtype if alone or t.weak not in (int, float) or (exact and t.weak is int and t.known is None) else t.weak for t in operands]
+    kinds = [
+        t.dtype
+        if alone or t.weak not in (int, float) or (exact and t.weak is int and t.known is None)
+        else t.weak
+        for t in operands
+    ]
     out_kinds = [None if o is None else o.dtype for o in outs]
     chosen = {} if signature is None else {"signature": signature}
     resolved = ufunc.resolve_dtypes((*kinds, *out_kinds), casting=casting, **chosen)
@@ -263,20 +356,26 @@ def _resolved(ufunc: np.ufunc, operands: list[Tracer], outs: tuple[Any, ...], si
 def _check_supported(ufunc: np.ufunc, dtypes: tuple[np.dtype, ...]) -> None:
     for dtype in dtypes:
         if dtype.kind in "cOUSmM" or dtype == np.longdouble != np.float64:
-            raise CaptureError(f"{user_location()}: np.{ufunc.__name__} would compute in {dtype}, which planish does not have")
+            raise CaptureError(
+                f"{user_location()}: np.{ufunc.__name__} would compute in {dtype}, which planish does not "
+                "have"
+            )
 
 
 def _compare_out_of_range(ufunc: np.ufunc, operands: list[Tracer]) -> Tracer | None:
     """An integer array compared with a Python integer that its dtype can't hold: the answer is known."""
     if ufunc not in COMPARISONS or len(operands) != 2:
         return None
-    for array, number, name in ((*operands, COMPARISONS[ufunc]), (*operands[::-1], _MIRROR[COMPARISONS[ufunc]])):
+    for array, number, name in (
+        (*operands, COMPARISONS[ufunc]),
+        (*operands[::-1], _MIRROR[COMPARISONS[ufunc]]),
+    ):
         if array.weak or array.dtype.kind not in "iu" or number.weak is not int or number.known is None:
             continue
         value, info = int(number.known), np.iinfo(array.dtype)
         if info.min <= value <= info.max:
             continue
-        answer = name == "ne" or (name in ("lt", "le")) == (value > info.max) and name != "eq"
+        answer = name == "ne" or ((name in ("lt", "le")) == (value > info.max) and name != "eq")
         return known(np.full(array.shape, answer), scalar=array.scalar)
     return None
 
@@ -295,8 +394,10 @@ def write_out(out: Any, node: Node) -> Any:
     """Store a result in `out=`, which is a traced array or a plain one of the caller's; returns it."""
     target = as_tracer(out)
     if np.broadcast_shapes(node.shape, target.shape) != target.shape:  # type: ignore[arg-type]
-        raise ValueError(f"non-broadcastable output operand with shape {target.shape} doesn't match the broadcast "
-                         f"shape {node.shape}")
+        raise ValueError(
+            f"non-broadcastable output operand with shape {target.shape} doesn't match the broadcast "
+            f"shape {node.shape}"
+        )
     value = cast_node(node, target.dtype)
     target.assign(value if value.shape == target.shape else emit("broadcast_to", value, shape=target.shape))
     return target
@@ -304,10 +405,17 @@ def write_out(out: Any, node: Node) -> Any:
 
 # --- reduce, accumulate, outer
 
+
 def call_method(ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
     """`ufunc.reduce(x)` and the other methods, by the functions that mean the same."""
-    reductions = {np.add: np.sum, np.multiply: np.prod, np.maximum: np.max, np.minimum: np.min, np.logical_and: np.all,
-                  np.logical_or: np.any}
+    reductions = {
+        np.add: np.sum,
+        np.multiply: np.prod,
+        np.maximum: np.max,
+        np.minimum: np.min,
+        np.logical_and: np.all,
+        np.logical_or: np.any,
+    }
     scans = {np.add: np.cumsum, np.multiply: np.cumprod}
     out = keywords.pop("out", None)
     if out is not None:
@@ -328,10 +436,15 @@ def call_method(ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> 
 def array_ufunc(self: Tracer, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
     """NumPy's protocol (NEP 13)."""
     current()
-    return call_ufunc(ufunc, *inputs, **keywords) if method == "__call__" else call_method(ufunc, method, *inputs, **keywords)
+    return (
+        call_ufunc(ufunc, *inputs, **keywords)
+        if method == "__call__"
+        else call_method(ufunc, method, *inputs, **keywords)
+    )
 
 
 # --- Python's operators
+
 
 def _operator(ufunc: np.ufunc, reverse: bool = False) -> Callable[[Tracer, Any], Any]:
     def apply(self: Tracer, other: Any) -> Any:
@@ -339,6 +452,7 @@ def _operator(ufunc: np.ufunc, reverse: bool = False) -> Callable[[Tracer, Any],
             return NotImplemented
         operands = (other, self) if reverse else (self, other)
         return call_ufunc(ufunc, *operands, operator=True)
+
     return apply
 
 
@@ -347,13 +461,33 @@ def _in_place(ufunc: np.ufunc) -> Callable[[Tracer, Any], Any]:
         if self.scalar:  # numbers are immutable: `x += 1` makes a new one
             return call_ufunc(ufunc, self, other, operator=True)
         return call_ufunc(ufunc, self, other, out=(self,))
+
     return apply
 
 
-_BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide, "floordiv": np.floor_divide,
-           "mod": np.remainder, "divmod": np.divmod, "lshift": np.left_shift, "rshift": np.right_shift,
-           "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "matmul": np.matmul}
-_COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+_BINARY = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "truediv": np.true_divide,
+    "floordiv": np.floor_divide,
+    "mod": np.remainder,
+    "divmod": np.divmod,
+    "lshift": np.left_shift,
+    "rshift": np.right_shift,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "matmul": np.matmul,
+}
+_COMPARE = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
 _UNARY = {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}
 
 

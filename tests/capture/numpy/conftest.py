@@ -1,4 +1,5 @@
 """The oracle: the same function run by NumPy itself, on copies of the same arguments."""
+
 from __future__ import annotations
 
 import copy
@@ -39,12 +40,18 @@ def assert_same(got: Any, expected: Any) -> None:
     for g, e in zip(got_leaves, leaves):
         assert type(g) is type(e), f"{type(g).__name__}, NumPy gives {type(e).__name__}"
         if isinstance(e, (np.ndarray, np.generic)):
-            assert g.dtype == e.dtype and g.shape == e.shape, f"{g.dtype}{g.shape}, NumPy gives {e.dtype}{e.shape}"
+            assert g.dtype == e.dtype and g.shape == e.shape, (
+                f"{g.dtype}{g.shape}, NumPy gives {e.dtype}{e.shape}"
+            )
         name = str(getattr(e, "dtype", "float64" if isinstance(e, float) else ""))
         if name in RTOL:
             scale = np.max(np.abs(np.asarray(e, np.float64)), initial=0.0, where=np.isfinite(e))
-            np.testing.assert_allclose(np.asarray(g, np.float64), np.asarray(e, np.float64), rtol=RTOL[name],
-                                       atol=RTOL[name] * float(scale))
+            np.testing.assert_allclose(
+                np.asarray(g, np.float64),
+                np.asarray(e, np.float64),
+                rtol=RTOL[name],
+                atol=RTOL[name] * float(scale),
+            )
         else:
             np.testing.assert_array_equal(g, e)
 
@@ -62,7 +69,9 @@ def outcome(function: Callable[..., Any], args: Any) -> tuple[Any, Any]:
 
 @pytest.fixture
 def agree(strategy: str) -> Callable[..., Any]:
-    """agree(f, *args): f compiled does what f does: same result, or an error of the same kind, same writes."""
+    """agree(f, *args): f compiled does what f does: same result, or an error of the same kind, same
+    writes."""
+
     def check(function: Callable[..., Any], *args: Any) -> Any:
         expected, args_then = outcome(function, args)
         jitted = planish.jit(function, strategy=strategy)
@@ -77,4 +86,5 @@ def agree(strategy: str) -> Callable[..., Any]:
             assert_same(got, expected)
             assert_same(args_now, args_then)
         return jitted
+
     return check

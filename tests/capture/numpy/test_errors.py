@@ -1,4 +1,6 @@
-"""What can't be compiled says so: the user's line, what is wrong, what to write instead. Messages are goldens."""
+"""What can't be compiled says so: the user's line, what is wrong, what to write instead. Messages are
+goldens."""
+
 from __future__ import annotations
 
 import re
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 import planish
-from planish.errors import CaptureError
+from planish.errors import CaptureError, CaptureWarning
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
 TABLE = np.ones((5, 4), np.float32)
@@ -92,37 +94,54 @@ def leaked(x: Any) -> Any:
 
 
 GOLDENS: dict[Callable[..., Any], str] = {
-    branch: "its truth (in if, while, and, or, not) is needed, but the value Tracer(bool[]) is known only when the compiled function "
-            "runs. Write np.where(condition, a, b) instead of `if`; or, if the condition depends only on an argument, pass that argument "
-            "as static (static_argnums, static_argnames)",
-    loop: "its truth (in if, while, and, or, not) is needed, but the value Tracer(bool[]) is known only when the compiled function "
-          "runs. Write np.where(condition, a, b) instead of `if`; or, if the condition depends only on an argument, pass that argument "
-          "as static (static_argnums, static_argnames)",
-    to_float: "float() of it is needed, but the value Tracer(f32[]) is known only when the compiled function runs. Keep it an array "
-              "(np.* functions take it), or compute it outside and pass it as a static argument",
-    item: "its item() is needed, but the value Tracer(f32[]) is known only when the compiled function runs. Keep it an array (np.* "
-          "functions take it), or compute it outside and pass it as a static argument",
-    as_range: "it as a Python integer (a size, an axis, a range, an index of a list) is needed, but the value Tracer(i64[]) is known only "
-              "when the compiled function runs. Pass the number it comes from as a static argument (static_argnums, static_argnames), or "
-              "use np.take, np.where",
-    masked: "indexing by a computed mask gives a shape that is known only when the function runs. Write np.where(mask, x, other), or a "
-            "reduction with where=mask",
-    places: "np.where(condition) alone can't be compiled yet; the number of places is known only when the function runs; write "
-            "np.where(condition, x, y)",
+    branch: "its truth (in if, while, and, or, not) is needed, but the value Tracer(bool[]) is known only "
+    "when the compiled function "
+    "runs. Write np.where(condition, a, b) instead of `if`; or, if the condition depends only on an "
+    "argument, pass that argument "
+    "as static (static_argnums, static_argnames)",
+    loop: "its truth (in if, while, and, or, not) is needed, but the value Tracer(bool[]) is known only "
+    "when the compiled function "
+    "runs. Write np.where(condition, a, b) instead of `if`; or, if the condition depends only on an "
+    "argument, pass that argument "
+    "as static (static_argnums, static_argnames)",
+    to_float: "float() of it is needed, but the value Tracer(f32[]) is known only when the compiled "
+    "function runs. Keep it an array "
+    "(np.* functions take it), or compute it outside and pass it as a static argument",
+    item: "its item() is needed, but the value Tracer(f32[]) is known only when the compiled function runs. "
+    "Keep it an array (np.* "
+    "functions take it), or compute it outside and pass it as a static argument",
+    as_range: "it as a Python integer (a size, an axis, a range, an index of a list) is needed, but the "
+    "value Tracer(i64[]) is known only "
+    "when the compiled function runs. Pass the number it comes from as a static argument "
+    "(static_argnums, static_argnames), or "
+    "use np.take, np.where",
+    masked: "indexing by a computed mask gives a shape that is known only when the function runs. Write "
+    "np.where(mask, x, other), or a "
+    "reduction with where=mask",
+    places: "np.where(condition) alone can't be compiled yet; the number of places is known only when the "
+    "function runs; write "
+    "np.where(condition, x, y)",
     nonzero: "np.nonzero can't be compiled yet; compute it outside and pass the result as an argument",
     inverse: "np.linalg.inv can't be compiled yet; compute it outside and pass the result as an argument",
     fft: "np.fft.fft can't be compiled yet; compute it outside and pass the result as an argument",
-    plain_index: "a plain NumPy array is needed, but the value Tracer(i32[3, 4]) is known only when the compiled function runs. The function "
-                 "used does not let itself be traced: to index a plain array by a traced one write np.take(array, index, axis=0), to convert "
-                 "write x.astype(dtype), to write into an array return a new one",
-    scalar_type: "a plain NumPy array is needed, but the value Tracer(f32[3, 4]) is known only when the compiled function runs. The function "
-                 "used does not let itself be traced: to index a plain array by a traced one write np.take(array, index, axis=0), to convert "
-                 "write x.astype(dtype), to write into an array return a new one",
+    plain_index: "a plain NumPy array is needed, but the value Tracer(i32[3, 4]) is known only when the "
+    "compiled function runs. The function "
+    "used does not let itself be traced: to index a plain array by a traced one write "
+    "np.take(array, index, axis=0), to convert "
+    "write x.astype(dtype), to write into an array return a new one",
+    scalar_type: "a plain NumPy array is needed, but the value Tracer(f32[3, 4]) is known only when the "
+    "compiled function runs. The function "
+    "used does not let itself be traced: to index a plain array by a traced one write "
+    "np.take(array, index, axis=0), to convert "
+    "write x.astype(dtype), to write into an array return a new one",
     complex_result: "complex can't be used as an array in a compiled function",
-    keyword: "np.linalg.norm with ord='nuc' of matrices can't be compiled yet; compute it outside and pass the result as an argument",
-    method: "ndarray.tobytes has no meaning in a compiled function yet; compute it outside and pass the result as an argument",
-    mask_values: "storing an array at a computed mask needs to know how many places it has. Write x = np.where(mask, other, x) with `other` "
-                 "of x's shape",
+    keyword: "np.linalg.norm with ord='nuc' of matrices can't be compiled yet; compute it outside and pass "
+    "the result as an argument",
+    method: "ndarray.tobytes has no meaning in a compiled function yet; compute it outside and pass the "
+    "result as an argument",
+    mask_values: "storing an array at a computed mask needs to know how many places it has. Write x = "
+    "np.where(mask, other, x) with `other` "
+    "of x's shape",
 }
 
 
@@ -137,8 +156,11 @@ def test_message(function: Callable[..., Any]) -> None:
 
 
 def test_leaked_value() -> None:
-    planish.jit(leaked, strategy="library")(X)
-    with pytest.raises(CaptureError, match=r"test_errors.py:\d+: a traced value is used after its trace ended"):
+    with pytest.warns(CaptureWarning, match=r"leaked \(.*test_errors.py:\d+\) changed KEPT"):
+        planish.jit(leaked, strategy="library")(X)
+    with pytest.raises(
+        CaptureError, match=r"test_errors.py:\d+: a traced value is used after its trace ended"
+    ):
         KEPT[0] + 1
     with pytest.raises(CaptureError, match="a value of another trace is used here"):
         planish.jit(lambda x: x + KEPT[0], strategy="library")(X)

@@ -1,4 +1,5 @@
 """Every function of the tables beside NumPy: values, dtypes, shapes, scalars and errors, on random data."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -9,16 +10,30 @@ import pytest
 
 RNG = np.random.default_rng(7)
 DATA: dict[str, Any] = {
-    "x": RNG.standard_normal((3, 4)).astype(np.float32), "y": RNG.standard_normal((3, 4)).astype(np.float32),
-    "v": RNG.standard_normal(4).astype(np.float32), "d": RNG.standard_normal((3, 4)), "h": RNG.standard_normal((3, 4)).astype(np.float16),
-    "t": RNG.standard_normal((2, 3, 4)).astype(np.float32), "u": RNG.standard_normal((2, 4, 3)).astype(np.float32),
+    "x": RNG.standard_normal((3, 4)).astype(np.float32),
+    "y": RNG.standard_normal((3, 4)).astype(np.float32),
+    "v": RNG.standard_normal(4).astype(np.float32),
+    "d": RNG.standard_normal((3, 4)),
+    "h": RNG.standard_normal((3, 4)).astype(np.float16),
+    "t": RNG.standard_normal((2, 3, 4)).astype(np.float32),
+    "u": RNG.standard_normal((2, 4, 3)).astype(np.float32),
     "s": RNG.standard_normal((3, 3)).astype(np.float32),
-    "i": RNG.integers(-9, 9, (3, 4)).astype(np.int32), "j": RNG.integers(1, 5, (3, 4)).astype(np.int32),
-    "k": RNG.integers(-9, 9, (3, 4)), "b": RNG.integers(0, 255, (3, 4)).astype(np.uint8), "c": RNG.integers(-128, 127, (3, 4)).astype(np.int8),
+    "i": RNG.integers(-9, 9, (3, 4)).astype(np.int32),
+    "j": RNG.integers(1, 5, (3, 4)).astype(np.int32),
+    "k": RNG.integers(-9, 9, (3, 4)),
+    "b": RNG.integers(0, 255, (3, 4)).astype(np.uint8),
+    "c": RNG.integers(-128, 127, (3, 4)).astype(np.int8),
     "q": RNG.integers(0, 9, (3, 4)).astype(np.uint64),
-    "m": RNG.integers(0, 2, (3, 4)).astype(bool), "n": RNG.integers(0, 2, (3, 4)).astype(bool),
-    "e": np.array([0.5, np.nan, -0.0, np.inf, -np.inf, 2.0], np.float32), "z": np.float32(1.5), "o": np.zeros((0, 4), np.float32),
-    "p": np.array([2, 0, 1, -1]), "w": np.array([0, 3, 1], np.int32), "a": 2.5, "g": 3, "l": np.array([0.1, 0.4, 0.9, 1.5]),
+    "m": RNG.integers(0, 2, (3, 4)).astype(bool),
+    "n": RNG.integers(0, 2, (3, 4)).astype(bool),
+    "e": np.array([0.5, np.nan, -0.0, np.inf, -np.inf, 2.0], np.float32),
+    "z": np.float32(1.5),
+    "o": np.zeros((0, 4), np.float32),
+    "p": np.array([2, 0, 1, -1]),
+    "w": np.array([0, 3, 1], np.int32),
+    "a": 2.5,
+    "g": 3,
+    "l": np.array([0.1, 0.4, 0.9, 1.5]),
 }
 
 
@@ -32,22 +47,166 @@ def cases(text: str) -> list[str]:
     return [line.strip() for line in text.strip().splitlines() if line.strip()]
 
 
-OPERATORS = [f"{a} {op} {b}" for a, b in ["xy", "xv", "xd", "xi", "ij", "ib", "bc", "kq", "mn", "mi", "hx", "hi", "xz", "ia", "xa", "xg", "bg", "cg", "ag", "ga", "gz"]
-             for op in ["+", "-", "*", "/", "//", "%", "**", "<", ">=", "==", "!="]]
-OPERATORS += [f"{a} {op} {b}" for a, b in ["ij", "bc", "mn", "mi", "kg", "xy", "qg"] for op in ["&", "|", "^", "<<", ">>"]]
-OPERATORS += ["2 * x", "2.5 - i", "1 / j", "2 ** j", "7 // j", "7 % i", "x ** 2", "i ** 2", "x ** 0.5", "x ** -1", "x ** 3", "d ** -2", "i ** -1", "b + 300",
-              "b < 300", "b == -1", "c >= -200", "b * 2.5", "-x", "-m", "~m", "~i", "~x", "+x", "abs(i)", "abs(c)", "divmod(i, j)", "divmod(x, y)", "True + x",
-              "x + np.float64(2)", "x + np.int64(2)", "h + 1e6", "x @ u[0].T", "x @ v", "v @ v", "t @ u", "v @ x.T", "i @ j.T", "m @ n.T", "x @ d.T", "h @ h.T",
-              "x @ x", "x + np.ones((2, 4), np.float32)", "x > 0", "0 < x", "[1, 2, 3, 4] + x", "x < y < 1", "x and y", "x + 'a'", "x @ 2"]
+OPERATORS = [
+    f"{a} {op} {b}"
+    for a, b in [
+        "xy",
+        "xv",
+        "xd",
+        "xi",
+        "ij",
+        "ib",
+        "bc",
+        "kq",
+        "mn",
+        "mi",
+        "hx",
+        "hi",
+        "xz",
+        "ia",
+        "xa",
+        "xg",
+        "bg",
+        "cg",
+        "ag",
+        "ga",
+        "gz",
+    ]
+    for op in ["+", "-", "*", "/", "//", "%", "**", "<", ">=", "==", "!="]
+]
+OPERATORS += [
+    f"{a} {op} {b}"
+    for a, b in ["ij", "bc", "mn", "mi", "kg", "xy", "qg"]
+    for op in ["&", "|", "^", "<<", ">>"]
+]
+OPERATORS += cases("""
+    2 * x
+    2.5 - i
+    1 / j
+    2 ** j
+    7 // j
+    7 % i
+    x ** 2
+    i ** 2
+    x ** 0.5
+    x ** -1
+    x ** 3
+    d ** -2
+    i ** -1
+    b + 300
+    b < 300
+    b == -1
+    c >= -200
+    b * 2.5
+    -x
+    -m
+    ~m
+    ~i
+    ~x
+    +x
+    abs(i)
+    abs(c)
+    divmod(i, j)
+    divmod(x, y)
+    True + x
+    x + np.float64(2)
+    x + np.int64(2)
+    h + 1e6
+    x @ u[0].T
+    x @ v
+    v @ v
+    t @ u
+    v @ x.T
+    i @ j.T
+    m @ n.T
+    x @ d.T
+    h @ h.T
+    x @ x
+    x + np.ones((2, 4), np.float32)
+    x > 0
+    0 < x
+    [1, 2, 3, 4] + x
+    x < y < 1
+    x and y
+    x + 'a'
+    x @ 2
+""")
 
-UNARY = [f"np.{name}({arg})" for name in
-         ["negative", "positive", "absolute", "fabs", "sign", "square", "reciprocal", "sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p",
-          "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "deg2rad", "degrees", "radians", "rad2deg",
-          "floor", "ceil", "trunc", "rint", "isnan", "isinf", "isfinite", "signbit", "modf", "logical_not", "conj", "invert"]
-         for arg in ["x", "e", "i", "b", "m", "h", "z"]]
-BINARY = [f"np.{name}({a}, {b})" for name in
-          ["maximum", "minimum", "fmax", "fmin", "arctan2", "hypot", "copysign", "nextafter", "fmod", "remainder", "logaddexp", "logaddexp2", "heaviside",
-           "float_power", "power", "logical_and", "logical_or", "logical_xor", "floor_divide"] for a, b in ["xy", "ee", "ij", "mn", "xg", "dx"]]
+UNARY = [
+    f"np.{name}({arg})"
+    for name in [
+        "negative",
+        "positive",
+        "absolute",
+        "fabs",
+        "sign",
+        "square",
+        "reciprocal",
+        "sqrt",
+        "cbrt",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "arcsinh",
+        "arccosh",
+        "arctanh",
+        "deg2rad",
+        "degrees",
+        "radians",
+        "rad2deg",
+        "floor",
+        "ceil",
+        "trunc",
+        "rint",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "signbit",
+        "modf",
+        "logical_not",
+        "conj",
+        "invert",
+    ]
+    for arg in ["x", "e", "i", "b", "m", "h", "z"]
+]
+BINARY = [
+    f"np.{name}({a}, {b})"
+    for name in [
+        "maximum",
+        "minimum",
+        "fmax",
+        "fmin",
+        "arctan2",
+        "hypot",
+        "copysign",
+        "nextafter",
+        "fmod",
+        "remainder",
+        "logaddexp",
+        "logaddexp2",
+        "heaviside",
+        "float_power",
+        "power",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "floor_divide",
+    ]
+    for a, b in ["xy", "ee", "ij", "mn", "xg", "dx"]
+]
 KEYWORDS = cases("""
     np.add(x, y, dtype=np.float64)
     np.add(i, j, dtype=np.int8)
@@ -65,8 +224,33 @@ KEYWORDS = cases("""
     np.multiply.outer(v, v)
     np.subtract.outer(x, v)
 """)
-REDUCE = [f"{call}" for name in ["sum", "prod", "max", "min", "mean", "std", "var", "any", "all", "argmax", "argmin", "cumsum", "cumprod"]
-          for call in (f"np.{name}(x)", f"x.{name}(axis=0)", f"np.{name}(x, axis=-1)", f"np.{name}(i, 1)", f"np.{name}(b)", f"np.{name}(m, axis=0)", f"np.{name}(h)")]
+REDUCE = [
+    f"{call}"
+    for name in [
+        "sum",
+        "prod",
+        "max",
+        "min",
+        "mean",
+        "std",
+        "var",
+        "any",
+        "all",
+        "argmax",
+        "argmin",
+        "cumsum",
+        "cumprod",
+    ]
+    for call in (
+        f"np.{name}(x)",
+        f"x.{name}(axis=0)",
+        f"np.{name}(x, axis=-1)",
+        f"np.{name}(i, 1)",
+        f"np.{name}(b)",
+        f"np.{name}(m, axis=0)",
+        f"np.{name}(h)",
+    )
+]
 REDUCE += cases("""
     np.sum(t, axis=(0, -1))
     t.sum(axis=(0, 1, 2), keepdims=True)

@@ -1,4 +1,5 @@
-"""Memory is shared as NumPy shares it: views, writes to views, writes to arguments, results that are arguments."""
+"""Memory is shared as in NumPy: views, writes to views and to arguments, results that are arguments."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -27,8 +28,8 @@ def write_view(x: Any) -> Any:
     y = x + 0
     z = y.T[1:, ::2]
     z *= 3
-    z.reshape(-1)[0] = 100      # a copy: z is not contiguous
-    y.reshape(-1)[5] = -1       # a view: y is
+    z.reshape(-1)[0] = 100  # a copy: z is not contiguous
+    y.reshape(-1)[5] = -1  # a view: y is
     y.ravel()[:2] = 9
     return y, z
 
@@ -134,8 +135,25 @@ def buffers(x: Any) -> Any:
     return buffer, buffer * 2
 
 
-ALL = [write_slice, write_view, write_flip_and_swap, write_arrays, write_rows_masked, fill_loop, put_along, write_argument,
-       write_argument_out, write_and_view, fill_through, shared_results, plain_copies, read_only, bad_write, scalar_in_place, buffers]
+ALL = [
+    write_slice,
+    write_view,
+    write_flip_and_swap,
+    write_arrays,
+    write_rows_masked,
+    fill_loop,
+    put_along,
+    write_argument,
+    write_argument_out,
+    write_and_view,
+    fill_through,
+    shared_results,
+    plain_copies,
+    read_only,
+    bad_write,
+    scalar_in_place,
+    buffers,
+]
 
 
 @pytest.mark.parametrize("function", ALL, ids=lambda f: f.__name__)
@@ -145,12 +163,36 @@ def test_as_numpy(function: Callable[..., Any], agree: Callable[..., Any]) -> No
 
 def _sharing(results: Any, x: np.ndarray) -> Any:
     """Which results share memory with x, and which with each other."""
-    return [np.shares_memory(r, x) for r in results], [[np.shares_memory(a, b) for a in results] for b in results]
+    return [np.shares_memory(r, x) for r in results], [
+        [np.shares_memory(a, b) for a in results] for b in results
+    ]
 
 
-VIEWS = ["x", "x.T", "x[1:]", "x[0]", "x[::-1, 2]", "x.reshape(-1)", "x.ravel()", "x.flatten()", "x[:, None]", "x * 1",
-         "x.copy()", "+x", "x[[0, 1]]", "np.asarray(x)", "np.array(x)", "x.astype(np.float32, copy=False)", "x.astype(np.float32)",
-         "np.broadcast_to(x, (2, 4, 6))", "np.flip(x)", "x.swapaxes(0, 1)[2:]", "np.diagonal(x)", "x.view(np.int32)", "np.split(x, 2)[1]"]
+VIEWS = [
+    "x",
+    "x.T",
+    "x[1:]",
+    "x[0]",
+    "x[::-1, 2]",
+    "x.reshape(-1)",
+    "x.ravel()",
+    "x.flatten()",
+    "x[:, None]",
+    "x * 1",
+    "x.copy()",
+    "+x",
+    "x[[0, 1]]",
+    "np.asarray(x)",
+    "np.array(x)",
+    "x.astype(np.float32, copy=False)",
+    "x.astype(np.float32)",
+    "np.broadcast_to(x, (2, 4, 6))",
+    "np.flip(x)",
+    "x.swapaxes(0, 1)[2:]",
+    "np.diagonal(x)",
+    "x.view(np.int32)",
+    "np.split(x, 2)[1]",
+]
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
