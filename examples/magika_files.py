@@ -1,7 +1,8 @@
 """Real files as the magika model expects them: the first and last bytes, white space stripped, padded.
 
-The rules are those of the package magika 1.0.3 (feature extraction v2, `Magika._extract_features_from_seekable`), and
-its numbers are read from the model's own config. Needs the package magika installed, for its model and config only.
+The rules are those of the package magika 1.0.3 (feature extraction v2,
+`Magika._extract_features_from_seekable`), and its numbers are read from the model's own config. Needs the
+package magika installed, for its model and config only.
 
     $ python examples/magika_files.py README.md pyproject.toml
 """
@@ -36,10 +37,11 @@ def labels() -> list[str]:
 
 
 def features(path: str | PathLike[str]) -> np.ndarray:
-    """The model's input for one file: int32[beg_size + end_size], bytes as numbers, padding_token where there are none.
+    """The model's input for one file: int32[beg_size + end_size], bytes as numbers, padding_token where there
+    are none.
 
-    Of at most block_size bytes from the beginning, stripped on the left, the first beg_size, padded behind; of at most
-    block_size from the end, stripped on the right, the last end_size, padded in front.
+    Of at most block_size bytes from the beginning, stripped on the left, the first beg_size, padded behind;
+    of at most block_size from the end, stripped on the right, the last end_size, padded in front.
     """
     c = config()
     head, tail = _ends(Path(path), c["block_size"])

@@ -10,7 +10,6 @@ from planish.capture.onnx.call import Call, translates
 from planish.capture.onnx.pointwise import cast, number
 from planish.capture.onnx.sizes import (
     MOST_COMPUTED,
-    Sizes,
     Value,
     as_node,
     computed,

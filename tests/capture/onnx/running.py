@@ -18,7 +18,10 @@ EPSILONS = {np.dtype(np.float16): 1e-3, np.dtype(np.float32): 1e-6, np.dtype(np.
 
 
 def run(graph: Graph, feeds: Mapping[str, Any], strategy: str = "interpret") -> list[np.ndarray]:
-    """The outputs of a graph on named arrays. Inputs that the graph took as constants may be among the feeds."""
+    """The outputs of a graph on named arrays.
+
+    Inputs that the graph took as constants may be among the feeds.
+    """
     arrays = [feeds[node.attributes.name] for node in graph.inputs]
     if strategy == "interpret":
         return list(interpret(verify(graph), arrays))
@@ -28,19 +31,36 @@ def run(graph: Graph, feeds: Mapping[str, Any], strategy: str = "interpret") -> 
 def make_model(nodes: Sequence[Any], inputs: Mapping[str, Any], outputs: Sequence[str], *, opset: int = 17,
                initializers: Mapping[str, np.ndarray] | None = None, functions: Sequence[Any] = (),
                domains: Mapping[str, int] | None = None, ir_version: int = 9) -> Any:
-    """A model of nodes. `inputs`: name -> array (its dtype and shape) or (dtype, shape). Outputs have no declared type."""
+    """A model of nodes.
+
+    `inputs`: name -> array (its dtype and shape) or (dtype, shape). Outputs have no declared type.
+    """
     def value(name: str, of: Any) -> Any:
         dtype, shape = of if isinstance(of, tuple) else (of.dtype, of.shape)
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
     graph = helper.make_graph(
-        list(nodes), "test", [value(n, v) for n, v in inputs.items()], [onnx.ValueInfoProto(name=n) for n in outputs],
-        [onnx.numpy_helper.from_array(v, n) for n, v in (initializers or {}).items()])
-    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, v) for d, v in (domains or {}).items())]
+        list(nodes),
+        "test",
+        [value(n, v) for n, v in inputs.items()],
+        [onnx.ValueInfoProto(name=n) for n in outputs],
+        [onnx.numpy_helper.from_array(v, n) for n, v in (initializers or {}).items()],
+    )
+    opsets = [
+        helper.make_opsetid("", opset),
+        *(helper.make_opsetid(d, v) for d, v in (domains or {}).items()),
+    ]
     return helper.make_model(graph, opset_imports=opsets, functions=list(functions), ir_version=ir_version)
 
 
-def one_node(op_type: str, arrays: Sequence[np.ndarray | None], *, fixed: Sequence[int] = (), outputs: int = 1,
-             opset: int = 17, **attributes: Any) -> tuple[Any, dict[str, np.ndarray]]:
+def one_node(
+    op_type: str,
+    arrays: Sequence[np.ndarray | None],
+    *,
+    fixed: Sequence[int] = (),
+    outputs: int = 1,
+    opset: int = 17,
+    **attributes: Any,
+) -> tuple[Any, dict[str, np.ndarray]]:
     """A model of one node, and its feeds. Operands numbered in `fixed` are initialisers, None is left out."""
     names = ["" if a is None else f"x{i}" for i, a in enumerate(arrays)]
     node = helper.make_node(op_type, names, [f"y{i}" for i in range(outputs)], name="it", **attributes)
@@ -65,7 +85,7 @@ def onnxruntime_outputs(model: Any, feeds: Mapping[str, np.ndarray]) -> list[np.
 
 
 def assert_same(got: Sequence[np.ndarray], expected: Sequence[Any], factor: float = 8) -> None:
-    """Dtypes and shapes equal; floats within `factor` epsilons of the dtype, relative to the largest magnitude."""
+    """Dtypes and shapes equal; floats within `factor` epsilons, relative to the largest magnitude."""
     assert len(got) == len(expected)
     for one, other in zip(got, expected, strict=True):
         want = np.asarray(other)
@@ -76,7 +96,9 @@ def assert_same(got: Sequence[np.ndarray], expected: Sequence[Any], factor: floa
         else:
             wide = want.astype(np.float64)
             scale = np.max(np.abs(wide[np.isfinite(wide)]), initial=0)
-            np.testing.assert_allclose(one.astype(np.float64), wide, rtol=factor * epsilon, atol=factor * epsilon * scale)
+            np.testing.assert_allclose(
+                one.astype(np.float64), wide, rtol=factor * epsilon, atol=factor * epsilon * scale
+            )
 
 
 def check(model: Any, feeds: Mapping[str, np.ndarray], factor: float = 8) -> Graph:

@@ -1,4 +1,7 @@
-"""The real model of the package magika: captured with its batch symbolic, equal to ONNX Runtime on real files."""
+"""The real model of the package magika:
+
+captured with its batch symbolic, equal to ONNX Runtime on real files.
+"""
 from __future__ import annotations
 
 import sys
@@ -17,7 +20,10 @@ REPOSITORY = Path(__file__).parents[3]
 sys.path.insert(0, str(REPOSITORY / "examples"))
 import magika_files  # noqa: E402
 
-FILES = [REPOSITORY / name for name in ("pyproject.toml", "Makefile", "planish/__init__.py", "planish/errors.py", "LICENSE")]
+FILES = [
+    REPOSITORY / name
+    for name in ("pyproject.toml", "Makefile", "planish/__init__.py", "planish/errors.py", "LICENSE")
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +47,10 @@ def test_batch_stays_symbolic(graph: Graph) -> None:
 
 def test_notes_name_nodes(graph: Graph) -> None:
     conv = next(n for n in graph.nodes() if n.op.name == "conv")
-    assert str(graph.note(conv).location) == "model.onnx: jax2tf_get_logits_/pjit_get_logits_/MagikaV2/Conv_0/Conv2D"
+    assert (
+        str(graph.note(conv).location)
+        == "model.onnx: jax2tf_get_logits_/pjit_get_logits_/MagikaV2/Conv_0/Conv2D"
+    )
     assert all(graph.note(n).location for n in graph.nodes())
 
 
@@ -49,7 +58,9 @@ def test_notes_name_nodes(graph: Graph) -> None:
 @pytest.mark.parametrize("batch", [1, 5])
 def test_equals_onnxruntime(graph: Graph, batch: int, strategy: str) -> None:
     feeds = {"bytes": np.random.default_rng(batch).integers(0, 257, (batch, 2048), dtype=np.int32)}
-    assert_same(run(graph, feeds, strategy), onnxruntime_outputs(str(magika_files.model_path()), feeds), factor=16)
+    assert_same(
+        run(graph, feeds, strategy), onnxruntime_outputs(str(magika_files.model_path()), feeds), factor=16
+    )
 
 
 def test_real_files(graph: Graph, tmp_path: Path) -> None:
@@ -65,11 +76,15 @@ def test_real_files(graph: Graph, tmp_path: Path) -> None:
         expected = magika.identify_path(path)
         assert magika_files.labels()[row.argmax()] == str(expected.prediction.dl.label), path
         np.testing.assert_allclose(row.max(), expected.prediction.score, rtol=1e-4)
-    assert not magika_files.is_meaningful(magika_files.features(odd[1]))  # the package answers for it without the model
+    assert not magika_files.is_meaningful(
+        magika_files.features(odd[1])
+    )  # the package answers for it without the model
     assert str(magika.identify_path(odd[1]).prediction.dl.label) == "undefined"
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b" " * 10, b"abc" * 10_000, b"\n" * 4090 + b"ab" * 100, bytes(range(256)) * 40])
+@pytest.mark.parametrize(
+    "content", [b"", b"x", b" " * 10, b"abc" * 10_000, b"\n" * 4090 + b"ab" * 100, bytes(range(256)) * 40]
+)
 def test_features_are_the_packages(content: bytes, tmp_path: Path) -> None:
     magika, types = pytest.importorskip("magika.magika"), pytest.importorskip("magika.types")
     import io

@@ -1,6 +1,7 @@
 """Dynamic sizes: symbols from the model, shape arithmetic done on them, one graph for every size."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from tests.capture.onnx.running import assert_same, make_model, reference, run
 node = helper.make_node
 
 
-def capture(nodes: list[Any], inputs: dict[str, Any], outputs: list[str] = ["y"], opset: int = 17, **constants: Any) -> Any:  # noqa: B006
-    return make_model(nodes, inputs, outputs, opset=opset, initializers={k: np.asarray(v) for k, v in constants.items()})
+def capture(nodes: list[Any], inputs: dict[str, Any], outputs: Sequence[str] = ("y",), opset: int = 17,
+            **constants: Any) -> Any:
+    initializers = {name: np.asarray(value) for name, value in constants.items()}
+    return make_model(nodes, inputs, outputs, opset=opset, initializers=initializers)
 
 
 def check_at(model: Any, *shapes: tuple[int, ...], graph: Graph | None = None) -> Graph:
@@ -34,9 +37,19 @@ def shape_of(graph: Graph) -> str:
 
 def test_flatten_by_shape_arithmetic() -> None:
     """What torch writes for x.view(x.size(0), -1): Shape, Gather, Unsqueeze, Concat, Reshape."""
-    model = capture([node("Shape", ["x"], ["s"]), node("Gather", ["s", "zero"], ["n"]), node("Unsqueeze", ["n", "axes"], ["n1"]),
-                     node("Concat", ["n1", "rest"], ["to"], axis=0), node("Reshape", ["x", "to"], ["y"])],
-                    {"x": (np.float32, ("batch", 3, 4))}, zero=0, axes=[0], rest=[-1])
+    model = capture(
+        [
+            node("Shape", ["x"], ["s"]),
+            node("Gather", ["s", "zero"], ["n"]),
+            node("Unsqueeze", ["n", "axes"], ["n1"]),
+            node("Concat", ["n1", "rest"], ["to"], axis=0),
+            node("Reshape", ["x", "to"], ["y"]),
+        ],
+        {"x": (np.float32, ("batch", 3, 4))},
+        zero=0,
+        axes=[0],
+        rest=[-1],
+    )
     graph = check_at(model, (1, 3, 4), (5, 3, 4))
     assert run(graph, {"x": np.ones((0, 3, 4), np.float32)})[0].shape == (0, 12)
     assert shape_of(graph) == "f32[batch, 12]"
@@ -45,42 +58,91 @@ def test_flatten_by_shape_arithmetic() -> None:
 
 def test_heads() -> None:
     """[B, S, H*D] -> [B, H, S, D] -> back, with sizes taken from Shape, Mul and Div."""
-    model = capture([node("Shape", ["x"], ["s"]), node("Slice", ["s", "zero", "two"], ["bs"]),
-                     node("Slice", ["s", "two", "three"], ["e"]), node("Div", ["e", "heads"], ["d"]),
-                     node("Concat", ["bs", "heads", "d"], ["split"], axis=0), node("Reshape", ["x", "split"], ["a"]),
-                     node("Transpose", ["a"], ["b"], perm=[0, 2, 1, 3]), node("Transpose", ["b"], ["c"], perm=[0, 2, 1, 3]),
-                     node("Mul", ["heads", "d"], ["e2"]), node("Concat", ["bs", "e2"], ["joined"], axis=0),
-                     node("Reshape", ["c", "joined"], ["y"])],
-                    {"x": (np.float32, ("B", "S", 12))}, zero=[0], two=[2], three=[3], heads=[4])
+    model = capture(
+        [
+            node("Shape", ["x"], ["s"]),
+            node("Slice", ["s", "zero", "two"], ["bs"]),
+            node("Slice", ["s", "two", "three"], ["e"]),
+            node("Div", ["e", "heads"], ["d"]),
+            node("Concat", ["bs", "heads", "d"], ["split"], axis=0),
+            node("Reshape", ["x", "split"], ["a"]),
+            node("Transpose", ["a"], ["b"], perm=[0, 2, 1, 3]),
+            node("Transpose", ["b"], ["c"], perm=[0, 2, 1, 3]),
+            node("Mul", ["heads", "d"], ["e2"]),
+            node("Concat", ["bs", "e2"], ["joined"], axis=0),
+            node("Reshape", ["c", "joined"], ["y"]),
+        ],
+        {"x": (np.float32, ("B", "S", 12))},
+        zero=[0],
+        two=[2],
+        three=[3],
+        heads=[4],
+    )
     assert shape_of(check_at(model, (2, 3, 12), (1, 1, 12), (3, 7, 12))) == "f32[B, S, 12]"
 
 
 def test_causal_mask_of_sequence_length() -> None:
-    """Range and ConstantOfShape over a symbolic length, Trilu, Expand with Where(Equal(shape, -1), 1, shape)."""
-    model = capture([node("Shape", ["x"], ["s"]), node("Gather", ["s", "one"], ["n"]), node("Range", ["zero", "n", "one"], ["r"]),
-                     node("Unsqueeze", ["r", "axes0"], ["row"]), node("Unsqueeze", ["r", "axes1"], ["column"]),
-                     node("LessOrEqual", ["row", "column"], ["mask"]), node("Cast", ["mask"], ["m"], to=1),
-                     node("Equal", ["s", "minus"], ["e"]), node("ConstantOfShape", ["rank"], ["ones"], value=helper.make_tensor(
-                         "v", 7, [1], [1])), node("Where", ["e", "ones", "s"], ["to"]),
-                     node("ReduceSum", ["m", "axes1"], ["c"], keepdims=0), node("Expand", ["c", "to"], ["w"]),
-                     node("Mul", ["x", "w"], ["y"])],
-                    {"x": (np.float32, ("B", "S"))}, one=1, zero=0, axes0=[0], axes1=[1], minus=[-1], rank=[2])
+    """Range and ConstantOfShape over a symbolic length, Trilu, Expand with Where(Equal(shape, -1), 1,
+    shape)."""
+    model = capture(
+        [
+            node("Shape", ["x"], ["s"]),
+            node("Gather", ["s", "one"], ["n"]),
+            node("Range", ["zero", "n", "one"], ["r"]),
+            node("Unsqueeze", ["r", "axes0"], ["row"]),
+            node("Unsqueeze", ["r", "axes1"], ["column"]),
+            node("LessOrEqual", ["row", "column"], ["mask"]),
+            node("Cast", ["mask"], ["m"], to=1),
+            node("Equal", ["s", "minus"], ["e"]),
+            node("ConstantOfShape", ["rank"], ["ones"], value=helper.make_tensor("v", 7, [1], [1])),
+            node("Where", ["e", "ones", "s"], ["to"]),
+            node("ReduceSum", ["m", "axes1"], ["c"], keepdims=0),
+            node("Expand", ["c", "to"], ["w"]),
+            node("Mul", ["x", "w"], ["y"]),
+        ],
+        {"x": (np.float32, ("B", "S"))},
+        one=1,
+        zero=0,
+        axes0=[0],
+        axes1=[1],
+        minus=[-1],
+        rank=[2],
+    )
     assert shape_of(check_at(model, (2, 5), (1, 1), (3, 9))) == "f32[B, S]"
 
 
 def test_slices_of_symbolic_axes() -> None:
-    for starts, ends, steps, expected in (([1], [2**31 - 1], [1], "N - min(1, N)"), ([0], [-1], [1], "max(0, N - 1)"),
-                                          ([0], [2**63 - 1], [2], "((N + 1) // 2)"), ([-3], [2**31 - 1], [1], None),
-                                          ([-1], [-2**63], [-1], "N"), ([0], [4], [1], "min(4, N)")):
-        model = capture([node("Slice", ["x", "starts", "ends", "axes", "steps"], ["y"])], {"x": (np.float32, ("N",))},
-                        starts=starts, ends=ends, axes=[0], steps=steps)
+    for starts, ends, steps, expected in (
+        ([1], [2**31 - 1], [1], "N - min(1, N)"),
+        ([0], [-1], [1], "max(0, N - 1)"),
+        ([0], [2**63 - 1], [2], "((N + 1) // 2)"),
+        ([-3], [2**31 - 1], [1], None),
+        ([-1], [-(2**63)], [-1], "N"),
+        ([0], [4], [1], "min(4, N)"),
+    ):
+        model = capture(
+            [node("Slice", ["x", "starts", "ends", "axes", "steps"], ["y"])],
+            {"x": (np.float32, ("N",))},
+            starts=starts,
+            ends=ends,
+            axes=[0],
+            steps=steps,
+        )
         graph = check_at(model, (1,), (2,), (3,), (10,), (0,))
         assert expected is None or shape_of(graph) == f"f32[{expected}]"
 
 
 def test_split_concat_and_pad() -> None:
-    model = capture([node("Split", ["x"], ["a", "b"], axis=0, num_outputs=2), node("Concat", ["b", "a"], ["c"], axis=0),
-                     node("Pad", ["c", "pads"], ["y"])], {"x": (np.float32, (8, "N"))}, opset=18, pads=[1, 0, 0, 2])
+    model = capture(
+        [
+            node("Split", ["x"], ["a", "b"], axis=0, num_outputs=2),
+            node("Concat", ["b", "a"], ["c"], axis=0),
+            node("Pad", ["c", "pads"], ["y"]),
+        ],
+        {"x": (np.float32, (8, "N"))},
+        opset=18,
+        pads=[1, 0, 0, 2],
+    )
     assert shape_of(check_at(model, (8, 3), (8, 0))) == "f32[9, N + 2]"
 
 
@@ -89,14 +151,24 @@ def test_conv_and_pool_of_symbolic_sizes() -> None:
     model = capture([node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
                      node("AveragePool", ["c"], ["y"], kernel_shape=[2, 2], pads=[0, 0, 1, 1])],
                     {"x": (np.float32, ("N", 3, "H", "W"))}, w=weights)
-    assert shape_of(check_at(model, (2, 3, 9, 8), (1, 3, 4, 5))) == "f32[N, 4, ((H + 1) // 2), ((W + 1) // 2)]"
+    assert (
+        shape_of(check_at(model, (2, 3, 9, 8), (1, 3, 4, 5))) == "f32[N, 4, ((H + 1) // 2), ((W + 1) // 2)]"
+    )
 
 
 def test_a_size_as_data() -> None:
     """Shape as an output, and a mean by the number of elements."""
-    model = capture([node("Shape", ["x"], ["s"]), node("Cast", ["s"], ["f"], to=1), node("ReduceProd", ["f"], ["n"], keepdims=0),
-                     node("ReduceSum", ["x"], ["t"], keepdims=0), node("Div", ["t", "n"], ["y"])],
-                    {"x": (np.float32, ("A", "B"))}, ["y", "s"])
+    model = capture(
+        [
+            node("Shape", ["x"], ["s"]),
+            node("Cast", ["s"], ["f"], to=1),
+            node("ReduceProd", ["f"], ["n"], keepdims=0),
+            node("ReduceSum", ["x"], ["t"], keepdims=0),
+            node("Div", ["t", "n"], ["y"]),
+        ],
+        {"x": (np.float32, ("A", "B"))},
+        ["y", "s"],
+    )
     check_at(model, (2, 3), (1, 1), (4, 0 + 5))
 
 
@@ -109,8 +181,11 @@ def test_names_are_shared_and_anonymous_ones_readable() -> None:
 
 
 def test_dim_param_formula() -> None:
-    model = capture([node("Concat", ["x", "y"], ["z"], axis=0), node("Add", ["z", "w"], ["r"])],
-                    {"x": (np.float32, ("past",)), "y": (np.float32, ("seq",)), "w": (np.float32, ("past + seq",))}, ["r"])
+    model = capture(
+        [node("Concat", ["x", "y"], ["z"], axis=0), node("Add", ["z", "w"], ["r"])],
+        {"x": (np.float32, ("past",)), "y": (np.float32, ("seq",)), "w": (np.float32, ("past + seq",))},
+        ["r"],
+    )
     feeds = {"x": np.ones(2, np.float32), "y": np.ones(3, np.float32), "w": np.arange(5, dtype=np.float32)}
     graph = load_graph(model)
     assert shape_of(graph) == "f32[past + seq]"
@@ -128,8 +203,12 @@ def test_symbols_fixed_and_bounded() -> None:
 
 def test_shape_from_an_input() -> None:
     """A shape that is an input's value needs to be given."""
-    model = capture([node("Reshape", ["x", "to"], ["y"])], {"x": (np.float32, (2, 6)), "to": (np.int64, (2,))})
-    with pytest.raises(UnsupportedOp, match=r"its shape \(operand 1\) depends on the values of inputs.*constants="):
+    model = capture(
+        [node("Reshape", ["x", "to"], ["y"])], {"x": (np.float32, (2, 6)), "to": (np.int64, (2,))}
+    )
+    with pytest.raises(
+        UnsupportedOp, match=r"its shape \(operand 1\) depends on the values of inputs.*constants="
+    ):
         load_graph(model)
     graph = load_graph(model, constants={"to": np.array([3, 4])})
     assert [n.attributes.name for n in graph.inputs] == ["x"]
@@ -142,13 +221,24 @@ def test_shape_from_an_input() -> None:
 
 def test_shape_from_float_constants() -> None:
     """Sizes computed in floats from constants only are evaluated."""
-    model = capture([node("Mul", ["a", "b"], ["c"]), node("Floor", ["c"], ["d"]), node("Cast", ["d"], ["to"], to=7),
-                     node("Expand", ["x", "to"], ["y"])], {"x": (np.float32, (1,))}, a=np.array([2, 3], np.float32),
-                    b=np.array([1.5, 1.5], np.float32))
+    model = capture(
+        [
+            node("Mul", ["a", "b"], ["c"]),
+            node("Floor", ["c"], ["d"]),
+            node("Cast", ["d"], ["to"], to=7),
+            node("Expand", ["x", "to"], ["y"]),
+        ],
+        {"x": (np.float32, (1,))},
+        a=np.array([2, 3], np.float32),
+        b=np.array([1.5, 1.5], np.float32),
+    )
     assert shape_of(check_at(model, (1,))) == "f32[3, 4]"
 
 
 def test_unknown_equality_is_left_to_run_time() -> None:
-    model = capture([node("Shape", ["x"], ["s"]), node("Equal", ["s", "three"], ["e"]), node("Cast", ["e"], ["y"], to=1)],
-                    {"x": (np.float32, ("N",))}, three=[3])
+    model = capture(
+        [node("Shape", ["x"], ["s"]), node("Equal", ["s", "three"], ["e"]), node("Cast", ["e"], ["y"], to=1)],
+        {"x": (np.float32, ("N",))},
+        three=[3],
+    )
     check_at(model, (3,), (4,))

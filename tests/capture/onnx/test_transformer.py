@@ -1,4 +1,7 @@
-"""A transformer block as exporters write it: LayerNorm, QKV, heads by shape arithmetic, softmax, GELU from Erf pieces."""
+"""A transformer block as exporters write it:
+
+LayerNorm, QKV, heads by shape arithmetic, softmax, GELU from Erf pieces.
+"""
 from __future__ import annotations
 
 from typing import Any
@@ -9,7 +12,14 @@ from onnx import helper
 
 from planish.capture.onnx import load_graph
 from planish.ir import Graph
-from tests.capture.onnx.running import STRATEGIES, assert_same, make_model, onnxruntime_outputs, reference, run
+from tests.capture.onnx.running import (
+    STRATEGIES,
+    assert_same,
+    make_model,
+    onnxruntime_outputs,
+    reference,
+    run,
+)
 
 WIDTH, HEADS, INNER = 24, 4, 64
 node = helper.make_node
@@ -18,36 +28,75 @@ node = helper.make_node
 def weights(rng: np.random.Generator) -> dict[str, np.ndarray]:
     def w(*shape: int) -> np.ndarray:
         return (rng.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)
-    vectors = {n: w(WIDTH) for n in ("ln1_scale", "ln1_bias", "ln2_scale", "ln2_bias", "proj_bias", "down_bias")}
+
+    vectors = {
+        n: w(WIDTH) for n in ("ln1_scale", "ln1_bias", "ln2_scale", "ln2_bias", "proj_bias", "down_bias")
+    }
     sizes = {"zero": 0, "one": 1, "heads": [HEADS], "head": [WIDTH // HEADS], "minus": [-1], "first": [0]}
     numbers = {"root": WIDTH // HEADS, "sqrt2": np.sqrt(2), "half": 0.5, "1.0": 1}
-    return {**vectors, "qkv": w(WIDTH, 3 * WIDTH), "qkv_bias": w(3 * WIDTH), "proj": w(WIDTH, WIDTH), "up": w(WIDTH, INNER),
-            "up_bias": w(INNER), "down": w(INNER, WIDTH), **{k: np.array(v, np.int64) for k, v in sizes.items()},
-            **{k: np.array(v, np.float32) for k, v in numbers.items()}}
+    return {
+        **vectors,
+        "qkv": w(WIDTH, 3 * WIDTH),
+        "qkv_bias": w(3 * WIDTH),
+        "proj": w(WIDTH, WIDTH),
+        "up": w(WIDTH, INNER),
+        "up_bias": w(INNER),
+        "down": w(INNER, WIDTH),
+        **{k: np.array(v, np.int64) for k, v in sizes.items()},
+        **{k: np.array(v, np.float32) for k, v in numbers.items()},
+    }
 
 
 def to_heads(x: str) -> list[Any]:
-    return [node("Reshape", [x, "split"], [f"{x}_s"]), node("Transpose", [f"{x}_s"], [f"{x}_h"], perm=[0, 2, 1, 3])]
+    return [
+        node("Reshape", [x, "split"], [f"{x}_s"]),
+        node("Transpose", [f"{x}_s"], [f"{x}_h"], perm=[0, 2, 1, 3]),
+    ]
 
 
 def block() -> list[Any]:
-    sizes = [node("Shape", ["x"], ["shape"]), node("Gather", ["shape", "zero"], ["b0"]), node("Gather", ["shape", "one"], ["s0"]),
-             node("Unsqueeze", ["b0", "first"], ["b"]), node("Unsqueeze", ["s0", "first"], ["s"]),
-             node("Concat", ["b", "s", "heads", "head"], ["split"], axis=0), node("Concat", ["b", "s", "minus"], ["joined"], axis=0)]
-    attention = [node("LayerNormalization", ["x", "ln1_scale", "ln1_bias"], ["n1"], epsilon=1e-5),
-                 node("MatMul", ["n1", "qkv"], ["qkv0"]), node("Add", ["qkv0", "qkv_bias"], ["qkv1"]),
-                 node("Split", ["qkv1"], ["q", "k", "v"], axis=-1),
-                 *to_heads("q"), *to_heads("k"), *to_heads("v"), node("Transpose", ["k_h"], ["k_t"], perm=[0, 1, 3, 2]),
-                 node("MatMul", ["q_h", "k_t"], ["scores"]), node("Sqrt", ["root"], ["scale"]),
-                 node("Div", ["scores", "scale"], ["scaled"]), node("Softmax", ["scaled"], ["p"], axis=-1),
-                 node("MatMul", ["p", "v_h"], ["a"]), node("Transpose", ["a"], ["a_t"], perm=[0, 2, 1, 3]),
-                 node("Reshape", ["a_t", "joined"], ["a_j"]), node("MatMul", ["a_j", "proj"], ["o"]),
-                 node("Add", ["o", "proj_bias"], ["o1"]), node("Add", ["x", "o1"], ["r1"])]
-    feed_forward = [node("LayerNormalization", ["r1", "ln2_scale", "ln2_bias"], ["n2"], epsilon=1e-5),
-                    node("MatMul", ["n2", "up"], ["u0"]), node("Add", ["u0", "up_bias"], ["u"]),
-                    node("Div", ["u", "sqrt2"], ["e0"]), node("Erf", ["e0"], ["e1"]), node("Add", ["e1", "1.0"], ["e2"]),
-                    node("Mul", ["u", "e2"], ["e3"]), node("Mul", ["e3", "half"], ["g"]),
-                    node("MatMul", ["g", "down"], ["d"]), node("Add", ["d", "down_bias"], ["d1"]), node("Add", ["r1", "d1"], ["y"])]
+    sizes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["b0"]),
+        node("Gather", ["shape", "one"], ["s0"]),
+        node("Unsqueeze", ["b0", "first"], ["b"]),
+        node("Unsqueeze", ["s0", "first"], ["s"]),
+        node("Concat", ["b", "s", "heads", "head"], ["split"], axis=0),
+        node("Concat", ["b", "s", "minus"], ["joined"], axis=0),
+    ]
+    attention = [
+        node("LayerNormalization", ["x", "ln1_scale", "ln1_bias"], ["n1"], epsilon=1e-5),
+        node("MatMul", ["n1", "qkv"], ["qkv0"]),
+        node("Add", ["qkv0", "qkv_bias"], ["qkv1"]),
+        node("Split", ["qkv1"], ["q", "k", "v"], axis=-1),
+        *to_heads("q"),
+        *to_heads("k"),
+        *to_heads("v"),
+        node("Transpose", ["k_h"], ["k_t"], perm=[0, 1, 3, 2]),
+        node("MatMul", ["q_h", "k_t"], ["scores"]),
+        node("Sqrt", ["root"], ["scale"]),
+        node("Div", ["scores", "scale"], ["scaled"]),
+        node("Softmax", ["scaled"], ["p"], axis=-1),
+        node("MatMul", ["p", "v_h"], ["a"]),
+        node("Transpose", ["a"], ["a_t"], perm=[0, 2, 1, 3]),
+        node("Reshape", ["a_t", "joined"], ["a_j"]),
+        node("MatMul", ["a_j", "proj"], ["o"]),
+        node("Add", ["o", "proj_bias"], ["o1"]),
+        node("Add", ["x", "o1"], ["r1"]),
+    ]
+    feed_forward = [
+        node("LayerNormalization", ["r1", "ln2_scale", "ln2_bias"], ["n2"], epsilon=1e-5),
+        node("MatMul", ["n2", "up"], ["u0"]),
+        node("Add", ["u0", "up_bias"], ["u"]),
+        node("Div", ["u", "sqrt2"], ["e0"]),
+        node("Erf", ["e0"], ["e1"]),
+        node("Add", ["e1", "1.0"], ["e2"]),
+        node("Mul", ["u", "e2"], ["e3"]),
+        node("Mul", ["e3", "half"], ["g"]),
+        node("MatMul", ["g", "down"], ["d"]),
+        node("Add", ["d", "down_bias"], ["d1"]),
+        node("Add", ["r1", "d1"], ["y"]),
+    ]
     return [*sizes, *attention, *feed_forward]
 
 
