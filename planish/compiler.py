@@ -5,50 +5,40 @@ library strategy. `jit`, engines and the command line are callers of this one fu
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
 
-from planish.ir import Graph, interpret, verify
+from planish.codegen.llvm.host import Target, host
+from planish.codegen.llvm.native import NativeCode, generate
+from planish.errors import PlanishError
+from planish.ir import Graph, interpret, print_graph, verify
+from planish.passes.pipeline import run_pipeline
+from planish.passes.protocol import PassRecord
+from planish.rewrite import Numerics
+from planish.runtime.load import load_program
+from planish.schedule.build import Built, build_program
+from planish.schedule.machine import Machine
+from planish.schedule.measure import KernelRecord, bytes_of_graph, kernel_records
+from planish.schedule.program_text import print_program
+from planish.schedule.text import print_kernel
 
-Numerics = Literal["strict", "default", "fast"]
 Strategy = Literal["native", "library"]
+STAGES = ("graph", "optimized", "loops", "program", "llvm", "asm")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a compile may be told. `disable` holds names of passes to switch off."""
+    """What a compile may be told. `disable` holds names of passes and schedule steps to switch off; `target` is the
+    machine, None for this one."""
 
     numerics: Numerics = "default"
     strategy: Strategy = "native"
-    target: str = "host"
+    target: Target | None = None
     disable: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class PassRecord:
-    """What one pass did: its seconds, graph nodes (or kernels) before and after, and how often each rule fired."""
-
-    name: str
-    seconds: float
-    before: int
-    after: int
-    fired: dict[str, int] = field(default_factory=dict)
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class KernelRecord:
-    """One kernel: its name, what it computes (op names), bytes read and written, floating-point operations."""
-
-    name: str
-    kind: str
-    ops: tuple[str, ...]
-    bytes: int
-    flops: int
 
 
 @dataclass
@@ -79,29 +69,106 @@ class Compiled:
     report: Report
 
     def __call__(self, *arrays: Any) -> tuple[np.ndarray, ...]:
-        raise NotImplementedError
+        return interpret(self.optimized, arrays)
 
     def text(self, stage: str) -> str:
-        """The program at a stage: graph (as captured), optimized, loops, program, llvm, asm."""
-        from planish.ir import print_graph
-        return {"graph": lambda: print_graph(self.captured), "optimized": lambda: print_graph(self.optimized)}[stage]()
+        """The program at a stage, one of STAGES. ValueError for a stage this strategy does not have."""
+        texts = self.texts()
+        if stage not in texts:
+            raise ValueError(f"there is no stage {stage!r} here; there are {', '.join(texts)}")
+        return texts[stage]()
+
+    def texts(self) -> dict[str, Callable[[], str]]:
+        return {"graph": lambda: print_graph(self.captured), "optimized": lambda: print_graph(self.optimized)}
 
 
+@dataclass
 class LibraryProgram(Compiled):
-    """The library strategy: each op by its NumPy kernel, zero build time."""
+    """The library strategy: each op by its NumPy kernel, one memory round trip each, zero build time."""
+
+
+@dataclass
+class NativeCompiled(Compiled):
+    """Native code. `program` is what the runtime calls; `program.call` is the builtin for a hot caller when every
+    output is the program's own (`is_direct`)."""
+
+    built: Built
+    code: NativeCode
+    program: Any
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the program's outputs are the graph's, in order."""
+        return [w for w in self.built.outputs] == [("program", k) for k in range(len(self.built.outputs))]
 
     def __call__(self, *arrays: Any) -> tuple[np.ndarray, ...]:
-        return interpret(self.optimized, arrays)
+        results = self.program.call(*arrays)
+        if self.is_direct:
+            return results
+        return tuple(self._output(i, results, arrays) for i in range(len(self.built.outputs)))
+
+    def _output(self, i: int, results: tuple[np.ndarray, ...], arrays: tuple[Any, ...]) -> np.ndarray:
+        """Output i: the program's, shared with no other output; or a copy of an input or constant."""
+        kind, k = self.built.outputs[i]
+        node = self.optimized.outputs[i]
+        if kind == "program":
+            first = self.built.outputs.index((kind, k)) == i
+            return results[k].reshape(np.shape(results[k])) if first else results[k].copy()
+        if kind == "input":
+            return np.array(arrays[k], copy=True)
+        return np.array(node.attributes.array, copy=True)
+
+    def texts(self) -> dict[str, Callable[[], str]]:
+        program = self.built.program
+        return {**super().texts(), "loops": lambda: "\n\n".join(map(print_kernel, program.kernels)),
+                "program": lambda: print_program(program), "llvm": self.code.llvm, "asm": self.code.assembly}
 
 
 def compile_graph(graph: Graph, options: Options = Options(), *, hint: dict[str, int] | None = None) -> Compiled:
     """Compile a graph. `hint` gives typical sizes of its symbols, for choices and for the report's figures."""
-    start = perf_counter()
-    verify(graph, "capture")
     report = Report(captured_nodes=len(graph.nodes()), hint=dict(hint or {}))
-    report.seconds["verify"] = perf_counter() - start
+    clock = _Clock(report.seconds)
+    verify(graph, "capture")
+    clock.lap("verify")
     if options.strategy == "library":
         return LibraryProgram(graph, graph, options, report)
-    raise NotImplementedError("native")
+    if options.strategy != "native":
+        raise PlanishError(f"there is no strategy {options.strategy!r}; there are native and library")
+    optimized, report.passes = run_pipeline(graph, numerics=options.numerics, disable=options.disable)
+    clock.lap("rewrite")
+    target = options.target or host()
+    built = build_program(optimized, machine_of(target), report.hint, disable=options.disable)
+    clock.lap("schedule")
+    code = generate(built.program, built.outputs, optimized, target, options.numerics)
+    clock.lap("generate")
+    program, report.cached = load_program(code)
+    clock.lap("compile")
+    _fill(report, graph, built)
+    return NativeCompiled(graph, optimized, options, report, built, code, program)
 
 
+def machine_of(target: Target) -> Machine:
+    """What the schedule needs to know of a target."""
+    return Machine(target.vector_bytes, target.registers, target.l1, target.l2, target.l3, target.cores)
+
+
+def _fill(report: Report, graph: Graph, built: Built) -> None:
+    report.kernels = kernel_records(built.program, report.hint)
+    report.decisions = built.decisions
+    report.bytes_before = bytes_of_graph(graph, report.hint)
+    report.bytes_after = sum(k.bytes for k in report.kernels)
+    memory = built.memory
+    report.memory_naive, report.memory_planned, report.memory_bound = memory.naive, memory.planned, memory.bound
+
+
+class _Clock:
+    def __init__(self, seconds: dict[str, float]):
+        self.seconds, self.last = seconds, perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = perf_counter()
+        self.seconds[name], self.last = now - self.last, now
+
+
+__all__ = ["STAGES", "Compiled", "KernelRecord", "LibraryProgram", "NativeCompiled", "Options", "PassRecord", "Report", "compile_graph",
+           "machine_of", "replace"]

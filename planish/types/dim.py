@@ -198,6 +198,8 @@ def _divide(numerator: Dim, divisor: Dim) -> tuple[Dim, Dim]:
     if divisor == 1:
         return numerator, 0
     whole, rest = _split(numerator, divisor)
+    if rest == 0:
+        return whole, 0
     if is_nonnegative(rest) and is_nonnegative(divisor - rest - 1):
         return whole, rest
     inner = _collect(list(_terms(rest)))
@@ -325,6 +327,16 @@ def _appears_once(dim: Dim, atom: Symbol) -> bool:
 
 
 # --- walking
+
+def terms(dim: Dim) -> list[Dim]:
+    """The summands of a size, each as a size of its own."""
+    return [dim] if isinstance(dim, int) else [_collect([t]) for t in dim.terms]
+
+
+def atoms(dim: Dim) -> list[Expr]:
+    """The quotients, remainders and extremes directly in a size, each as a size of its own."""
+    return [_atom(a) for monomial, _ in _terms(dim) for a in monomial if not isinstance(a, Symbol)]
+
 
 def symbols_of_atom(atom: Atom) -> set[str]:
     if isinstance(atom, Symbol):

@@ -1,0 +1,356 @@
+"""Scalar expressions, index expressions, loads and stores of a kernel, as LLVM instructions.
+
+Values are computed once, in the outermost loop that has what they need: before a loop is opened, `hoist` writes what its
+body needs and the loop does not change. One axis at a time may be a vector; what changes along it is computed in
+`lanes` lanes, the rest once and repeated.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from planish.codegen.llvm import registers
+from planish.codegen.llvm.builder import Builder, Value, lanes_of, vector
+from planish.codegen.llvm.elementwise import emit
+from planish.schedule.access import step_of
+from planish.schedule.kernel import (
+    Buffer,
+    Const,
+    Index,
+    Kernel,
+    Load,
+    Result,
+    Scalar,
+    Store,
+    children,
+    own_dims,
+    stage_axes,
+    stage_stores,
+    stage_values,
+    walk,
+)
+from planish.schedule.rebuild import is_scalar
+from planish.schedule.steps import streamed
+from planish.types import Dim, is_static, symbols_of
+from planish.types.dim import Extreme, Quotient, Symbol, atoms, is_nonnegative, terms
+
+STREAM_NOTE = ", !nontemporal !0"
+
+
+class Scope:
+    """What is known inside one loop body: the values of axes, and of expressions computed there."""
+
+    def __init__(self, parent: Scope | None = None, axes: dict[str, Value] | None = None, vector_axis: str = "",
+                 lanes: int = 1):
+        self.parent = parent
+        self.axes = axes or {}
+        self.values: dict[Any, Value] = {}
+        self.forwarded: dict[str, tuple[tuple, Value]] = {}
+        self.vector_axis = vector_axis or (parent.vector_axis if parent else "")
+        self.lanes = lanes if vector_axis else (parent.lanes if parent else 1)
+
+    def axis(self, name: str) -> Value | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.axes:
+                return scope.axes[name]
+            scope = scope.parent
+        return None
+
+    def find(self, key: Any) -> Value | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if key in scope.values:
+                return scope.values[key]
+            scope = scope.parent
+        return None
+
+    def forward(self, buffer: str) -> tuple[tuple, Value] | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if buffer in scope.forwarded:
+                return scope.forwarded[buffer]
+            scope = scope.parent
+        return None
+
+
+def _changes_along(kernel: Kernel) -> dict[str, frozenset[str]]:
+    """The axes along which each stage's result changes: all that its expressions name, its own loops aside."""
+    found: dict[str, frozenset[str]] = {}
+    for stage in kernel.stages:
+        inside = list(walk(*stage_values(stage)))
+        names = {n for s in inside for d in own_dims(s) for n in symbols_of(d)}
+        names.update(n for s in inside if isinstance(s, Result) for n in found[s.stage])
+        found[stage.name] = frozenset(names - {a.name for a in stage_axes(stage)})
+    return found
+
+
+class Expressions:
+    """Writes one kernel's expressions into a function."""
+
+    def __init__(self, b: Builder, kernel: Kernel, pointers: dict[str, Value], sizes: dict[str, Value], numerics: str):
+        self.b, self.kernel, self.pointers, self.numerics = b, kernel, pointers, numerics
+        self.scope = Scope(axes=dict(sizes))
+        self.written = {s.buffer.name for stage in kernel.stages for s in stage_stores(stage)}
+        self.streamed = streamed(kernel)
+        self.stage_dims = _changes_along(kernel)
+        self._depends: dict[int, frozenset[str]] = {}
+        self._kept: list[Scalar] = []
+
+    # --- what an expression depends on
+
+    def depends(self, scalar: Scalar) -> frozenset[str]:
+        """The axes and symbols along which a value changes; `written` buffers count as the pseudo-axis "*"."""
+        found = self._depends.get(id(scalar))
+        if found is None:
+            names: set[str] = set()
+            for dim in own_dims(scalar):
+                names.update(symbols_of(dim))
+            for child in children(scalar):
+                names |= self.depends(child)
+            if isinstance(scalar, Result):
+                names |= self.stage_dims[scalar.stage] | {"*"}
+            if isinstance(scalar, Load) and scalar.buffer.name in self.written:
+                names.add("*")
+            found = self._depends[id(scalar)] = frozenset(names)
+            self._kept.append(scalar)
+        return found
+
+    def in_vector(self, names: Iterable[str]) -> bool:
+        return self.scope.lanes > 1 and self.scope.vector_axis in names
+
+    def is_ready(self, names: Iterable[str]) -> bool:
+        return all(n != "*" and self.scope.axis(n) is not None for n in names)
+
+    def hoist(self, scalars: Iterable[Scalar]) -> None:
+        """Compute now whatever of the expressions can be: everything above is fixed before the loop that follows."""
+        for scalar in walk(*scalars):
+            if not isinstance(scalar, (Const, Result)) and self.is_ready(self.depends(scalar)):
+                self.value(scalar)
+            elif isinstance(scalar, Load):
+                self.hoist_pointer(scalar.buffer, scalar.index)
+
+    def hoist_pointer(self, buffer: Buffer, index: tuple) -> None:
+        """The part of an address that is known already, divisions by sizes included."""
+        known: Dim = 0
+        for i, stride in zip(index, buffer.strides, strict=True):
+            for part in () if is_scalar(i) else terms(i * stride):
+                if self.is_ready(symbols_of(part)):
+                    known = known + part
+                else:
+                    self.hoist_atoms(part)
+        self._row_pointer(buffer, known)
+
+    def hoist_atoms(self, dim: Dim) -> None:
+        for atom in atoms(dim):
+            if self.is_ready(symbols_of(atom)):
+                self.dim(atom)
+
+    # --- index expressions
+
+    def dim(self, dim: Dim, lanes: int = 1) -> Value:
+        """An index expression as i64, per lane when it changes along the vector axis."""
+        if is_static(dim):
+            return self.b.splat(self.b.i64(dim), lanes)
+        if lanes > 1 and not self.in_vector(symbols_of(dim)):
+            return self.b.splat(self.dim(dim), lanes)
+        key = (dim, lanes)
+        found = self.scope.find(key)
+        if found is None:
+            found = self.scope.values[key] = self._dim(dim, lanes)
+        return found
+
+    def _dim(self, dim: Dim, lanes: int) -> Value:
+        total: Value | None = None
+        for monomial, coefficient in dim.terms:
+            term = self._monomial(monomial, coefficient, lanes)
+            total = term if total is None else self.b.add(total, term)
+        assert total is not None
+        return total
+
+    def _monomial(self, monomial: tuple, coefficient: int, lanes: int) -> Value:
+        product: Value | None = None
+        for atom in monomial:
+            factor = self._atom(atom, lanes)
+            product = factor if product is None else self.b.mul(product, factor)
+        scale = self.b.splat(self.b.i64(coefficient), lanes)
+        if product is None:
+            return scale
+        return product if coefficient == 1 else self.b.mul(product, scale)
+
+    def _atom(self, atom: Any, lanes: int) -> Value:
+        if isinstance(atom, Symbol):
+            return self._symbol(atom.name, lanes)
+        key = (atom, lanes)
+        found = self.scope.find(key)
+        if found is None:
+            found = self.scope.values[key] = self._compute_atom(atom, lanes)
+        return found
+
+    def _symbol(self, name: str, lanes: int) -> Value:
+        value = self.scope.axis(name)
+        if value is None:
+            raise AssertionError(f"axis {name} is not open in kernel {self.kernel.name}")
+        if lanes == 1:
+            return value
+        if name != self.scope.vector_axis:
+            return self.b.splat(value, lanes)
+        steps = ", ".join(f"i64 {k}" for k in range(lanes))
+        return self.b.add(self.b.splat(value, lanes), Value(vector("i64", lanes), f"<{steps}>"))
+
+    def _compute_atom(self, atom: Any, lanes: int) -> Value:
+        b = self.b
+        if isinstance(atom, Extreme):
+            left, right = self.dim(atom.left, lanes), self.dim(atom.right, lanes)
+            return b.intrinsic("smax" if atom.which == "max" else "smin", left, right)
+        numerator, divisor = self.dim(atom.numerator, lanes), self.dim(atom.divisor, lanes)
+        quotient = isinstance(atom, Quotient)
+        if is_nonnegative(atom.numerator):
+            return b.bin("udiv" if quotient else "urem", numerator, divisor)
+        rest = b.bin("srem", numerator, divisor)
+        below = b.cmp("icmp slt", rest, b.const(rest.type, 0))
+        if not quotient:
+            return b.select(below, b.add(rest, divisor), rest)
+        return b.add(b.bin("sdiv", numerator, divisor), b.cast("sext", below, rest.type))
+
+    # --- values
+
+    def value(self, scalar: Scalar, lanes: int = 1) -> Value:
+        """The expression in register form, in `lanes` lanes."""
+        if lanes > 1 and not self.in_vector(self.depends(scalar)):
+            return self.b.splat(self.value(scalar), lanes)
+        key = (id(scalar), lanes)
+        found = self.scope.find(key)
+        if found is None:
+            found = self.scope.values[key] = self._value(scalar, lanes)
+            self._kept.append(scalar)
+        return found
+
+    def _value(self, scalar: Scalar, lanes: int) -> Value:
+        if isinstance(scalar, Const):
+            return registers.constant(self.b, scalar.dtype.name, scalar.value, lanes)
+        if isinstance(scalar, Index):
+            return emit(self.b, "cast", ("int64",), scalar.dtype.name, [self.dim(scalar.dim, lanes)], self.numerics)
+        if isinstance(scalar, Load):
+            return self.load(scalar, lanes)
+        if isinstance(scalar, Result):
+            return self.result(scalar, lanes)
+        args = [self.value(a, lanes) for a in scalar.args]
+        dtypes = tuple(a.dtype.name for a in scalar.args)
+        return emit(self.b, scalar.op, dtypes, scalar.dtype.name, args, self.numerics)
+
+    def result(self, scalar: Result, lanes: int) -> Value:
+        value = self.scope.find(("result", scalar.stage))
+        if value is None:
+            raise AssertionError(f"{scalar.stage} has no result yet in kernel {self.kernel.name}")
+        return value if lanes_of(value.type) == lanes else self.b.splat(value, lanes)
+
+    def set_result(self, stage: str, value: Value) -> None:
+        self.scope.values["result", stage] = value
+
+    # --- memory
+
+    def load(self, scalar: Load, lanes: int) -> Value:
+        forwarded = self.scope.forward(scalar.buffer.name)
+        if forwarded is not None and forwarded[0] == scalar.index:
+            return forwarded[1] if lanes_of(forwarded[1].type) == lanes else self.b.splat(forwarded[1], lanes)
+        dtype = scalar.buffer.dtype.name
+        pointer, stride = self.address(scalar.buffer, scalar.index, lanes)
+        if lanes == 1 or stride == 1:
+            return registers.load(self.b, dtype, pointer[0], lanes)
+        loaded = [self.b.load(registers.memory_type(dtype), p, scalar.buffer.dtype.itemsize) for p in pointer]
+        return registers.from_memory(self.b, self._gathered(loaded), dtype)
+
+    def _gathered(self, parts: list[Value]) -> Value:
+        whole = Value(vector(parts[0].type, len(parts)), "poison")
+        for lane, part in enumerate(parts):
+            whole = self.b.insert(whole, part, lane)
+        return whole
+
+    def address(self, buffer: Buffer, index: tuple, lanes: int) -> tuple[list[Value], int]:
+        """Pointers to an element: one when the lanes are neighbours (stride 1), else one for each lane."""
+        axis = self.scope.vector_axis if lanes > 1 else ""
+        stride = self._lane_stride(buffer, index, axis)
+        if stride == 1 or lanes == 1:
+            return [self._pointer(buffer, index)], 1
+        if stride is not None:
+            first = self._pointer(buffer, index)
+            step = self.dim(stride)
+            offsets = [self.b.mul(step, self.b.i64(lane)) for lane in range(lanes)]
+            return [self.b.gep(registers.memory_type(buffer.dtype.name), first, o) for o in offsets], 0
+        offsets_vector = self._offset_lanes(buffer, index, lanes)
+        base, element = self.pointers[buffer.name], registers.memory_type(buffer.dtype.name)
+        return [self.b.gep(element, base, self.b.extract(offsets_vector, lane)) for lane in range(lanes)], 0
+
+    def _lane_stride(self, buffer: Buffer, index: tuple, axis: str) -> Dim | None:
+        """Elements between neighbouring lanes, 0 when all read the same; None when it varies."""
+        total: Dim = 0
+        for i, stride in zip(index, buffer.strides):
+            step = (None if axis in self.depends(i) else 0) if is_scalar(i) else step_of(i, axis)
+            if step is None:
+                return None
+            total = total + step * stride
+        return total
+
+    def _pointer(self, buffer: Buffer, index: tuple) -> Value:
+        """The address of an element (of lane 0): the row's pointer, known before this loop, and what moves in it."""
+        fixed: Dim = 0
+        moving: Dim = 0
+        run_time: list[Value] = []
+        for i, stride in zip(index, buffer.strides, strict=True):
+            if is_scalar(i):
+                run_time.append(self.b.mul(self.value(i), self.dim(stride)))
+                continue
+            for part in terms(i * stride):
+                if self.scope.parent is not None and set(self.scope.axes) & set(symbols_of(part)):
+                    moving = moving + part
+                else:
+                    fixed = fixed + part
+        element = registers.memory_type(buffer.dtype.name)
+        pointer = self._row_pointer(buffer, fixed)
+        for extra in run_time:
+            pointer = self.b.gep(element, pointer, extra)
+        return pointer if moving == 0 else self.b.gep(element, pointer, self.dim(moving))
+
+    def _row_pointer(self, buffer: Buffer, offset: Dim) -> Value:
+        base = self.pointers[buffer.name]
+        if offset == 0:
+            return base
+        key = ("pointer", buffer.name, offset)
+        found = self.scope.find(key)
+        if found is None:
+            found = self.b.gep(registers.memory_type(buffer.dtype.name), base, self.dim(offset))
+            self.scope.values[key] = found
+        return found
+
+    def _offset_lanes(self, buffer: Buffer, index: tuple, lanes: int) -> Value:
+        total = self.b.splat(self.b.i64(0), lanes)
+        for i, stride in zip(index, buffer.strides, strict=True):
+            at = self.value(i, lanes) if is_scalar(i) else self.dim(i, lanes)
+            total = self.b.add(total, self.b.mul(at, self.dim(stride, lanes)))
+        return total
+
+    def store(self, store: Store, value: Value, lanes: int) -> None:
+        """Put a value where the store says (updates and guards are scalar)."""
+        guard = None if store.guard is None else self.b.when(self.value(store.guard), "inside")
+        dtype = store.buffer.dtype.name
+        pointers, stride = self.address(store.buffer, store.index, lanes)
+        if store.update:
+            there = registers.load(self.b, dtype, pointers[0])
+            value = emit(self.b, store.update, (dtype, dtype), dtype, [there, value], self.numerics)
+        if lanes == 1 or stride == 1:
+            self._store_whole(store.buffer, value, pointers[0], lanes)
+        else:
+            memory = registers.to_memory(self.b, value, dtype)
+            for lane, pointer in enumerate(pointers):
+                self.b.store(self.b.extract(memory, lane), pointer, store.buffer.dtype.itemsize)
+        if guard is not None:
+            guard.end()
+
+    def _store_whole(self, buffer: Buffer, value: Value, pointer: Value, lanes: int) -> None:
+        if buffer.name in self.streamed and lanes > 1:
+            self.b.module.globals.setdefault("!0", "!0 = !{i32 1}")
+            memory = registers.to_memory(self.b, value, buffer.dtype.name)
+            self.b.store(memory, pointer, lanes * buffer.dtype.itemsize, STREAM_NOTE)
+        else:
+            registers.store(self.b, value, buffer.dtype.name, pointer)

@@ -1,0 +1,397 @@
+"""A kernel's loops as LLVM IR: shared axes split among threads, stages run in order at each point.
+
+In: a scheduled kernel without a structured body. Out: a function
+
+    void NAME(ptr buffers..., ptr sizes, i64 tid, i64 threads)
+
+whose pointers are the kernel's arguments in order and whose `sizes` is the program's table of run-time sizes.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from planish.codegen.llvm import registers
+from planish.codegen.llvm.builder import Builder, Module, Value, lanes_of
+from planish.codegen.llvm.elementwise import emit
+from planish.codegen.llvm.expressions import Expressions, Scope
+from planish.errors import UnsupportedOp
+from planish.schedule.kernel import Axis, Buffer, Kernel, Load, Scalar, Sort, Stage, stage_values, walk
+from planish.schedule.nests import identity
+from planish.schedule.steps import streamed
+from planish.types import BOOL, Dim, is_static
+
+Body = Callable[[int], None]
+
+
+def write_kernel(module: Module, kernel: Kernel, name: str, size_slots: dict[str, int], numerics: str) -> Builder:
+    """Write `kernel` as function `name`; `size_slots` gives the place of each symbol in the table of sizes."""
+    b = open_function(module, kernel, name)
+    LoopWriter(b, kernel, size_slots, numerics).write()
+    b.ret()
+    return b
+
+
+def open_function(module: Module, kernel: Kernel, name: str) -> Builder:
+    parameters = [(f"ptr {_alias(kernel, p)}".strip(), f"p{i}") for i, p in enumerate(kernel.arguments)]
+    return module.function(name, [*parameters, ("ptr", "sizes"), ("i64", "tid"), ("i64", "threads")], linkage="hidden")
+
+
+def _alias(kernel: Kernel, buffer: Buffer) -> str:
+    """Outputs may take the memory of an input that is read at the same points only, so nothing is said of aliasing
+    beyond what is written."""
+    return "readonly" if buffer in kernel.inputs and buffer not in kernel.outputs else ""
+
+
+@dataclass
+class Accumulators:
+    """The running values of a reduction: `vectors` (one for each of the unrolled vectors) and one for the scalar rest.
+    An argmax keeps positions beside values."""
+
+    stage: Stage
+    vectors: list[Value]
+    rest: Value
+    vector_positions: Value | None = None
+    rest_position: Value | None = None
+
+
+class LoopWriter:
+    def __init__(self, b: Builder, kernel: Kernel, size_slots: dict[str, int], numerics: str):
+        self.b, self.kernel, self.numerics = b, kernel, numerics
+        sizes, self.tid, self.threads = b.parameters[-3:]
+        pointers = {p.name: v for p, v in zip(kernel.arguments, b.parameters)}
+        pointers |= {row.name: self.row_memory(row) for row in kernel.rows}
+        values = {s: b.load("i64", b.gep("i64", sizes, b.i64(size_slots[s])), 8) for s in kernel.symbols}
+        self.e = Expressions(b, kernel, pointers, values, numerics)
+
+    def row_memory(self, row: Buffer) -> Value:
+        count = prod(int(d) for d in row.shape)
+        return self.b.value("ptr", f"alloca {registers.memory_type(row.dtype.name)}, i64 {max(count, 1)}, align 64")
+
+    def write(self) -> None:
+        if any(isinstance(s, Sort) for s in self.kernel.stages):
+            raise UnsupportedOp("sort has no loops")
+        self.e.hoist(self.all_values())
+        self.shared_loops()
+        if streamed(self.kernel) and self.b.module.triple.startswith("x86_64"):
+            self.b.module.declare("llvm.x86.sse.sfence", "void", [])
+            self.b.do("call void @llvm.x86.sse.sfence()")
+
+    def all_values(self) -> list[Scalar]:
+        return [v for s in self.kernel.stages for v in stage_values(s)]
+
+    # --- shared axes
+
+    def shared_loops(self) -> None:
+        shared = self.kernel.shared
+        split = [a for a in shared if a.parallel]
+        rest = [a for a in shared if not a.parallel]
+        if not split:
+            first = self.b.when(self.b.cmp("icmp eq", self.tid, self.b.i64(0)), "alone")
+            self.nest(rest)
+            first.end()
+        elif len(split) == 1 and split[0].lanes > 1:
+            start, stop = self.thread_part(split[0].extent, 64)
+            self.axis_loop(split[0], start, stop, lambda lanes: self.point(lanes))
+        elif len(split) == 1:
+            start, stop = self.thread_part(split[0].extent, 1)
+            self.scalar_loop({split[0].name: None}, start, stop, lambda: self.nest(rest))
+        else:
+            self.split_loop(split, rest)
+
+    def split_loop(self, split: list[Axis], rest: list[Axis]) -> None:
+        """Several axes shared out as one: the flat number of a point is divided into its indices."""
+        start, stop = self.thread_part(prod((a.extent for a in split), start=1), 1)
+        loop = self.b.loop(start, stop, self.b.i64(1), hint="point")
+        left = loop.index
+        axes: dict[str, Value] = {}
+        for axis in reversed(split[1:]):
+            extent = self.e.dim(axis.extent)
+            axes[axis.name] = self.b.bin("urem", left, extent)
+            left = self.b.bin("udiv", left, extent)
+        axes[split[0].name] = left
+        self.within(axes, lambda: self.nest(rest))
+        loop.end()
+
+    def thread_part(self, total: Dim, grain: int) -> tuple[Value, Value]:
+        """[start, stop) of this thread, in whole grains."""
+        b = self.b
+        count = self.e.dim(total)
+        grains = b.bin("udiv", b.add(count, b.i64(grain - 1)), b.i64(grain)) if grain > 1 else count
+        share = b.bin("udiv", b.add(grains, b.add(self.threads, b.i64(-1))), self.threads)
+        size = b.mul(share, b.i64(grain)) if grain > 1 else share
+        start = b.intrinsic("smin", b.mul(self.tid, size), count)
+        return start, b.intrinsic("smin", b.add(start, size), count)
+
+    def nest(self, axes: Sequence[Axis]) -> None:
+        """The remaining shared axes, the last perhaps a vector, around the stages."""
+        if not axes:
+            self.point(1)
+        elif len(axes) == 1 and axes[0].lanes > 1:
+            self.e.hoist(self.all_values())
+            self.axis_loop(axes[0], self.b.i64(0), self.e.dim(axes[0].extent), lambda lanes: self.point(lanes))
+        else:
+            self.e.hoist(self.all_values())
+            self.scalar_loop({axes[0].name: None}, self.b.i64(0), self.e.dim(axes[0].extent),
+                             lambda: self.nest(axes[1:]))
+
+    def scalar_loop(self, names: dict[str, None], start: Value, stop: Value, body: Callable[[], None]) -> None:
+        loop = self.b.loop(start, stop, self.b.i64(1))
+        self.within(dict.fromkeys(names, loop.index), body)
+        loop.end()
+
+    def within(self, axes: dict[str, Value], body: Callable[[], None], vector_axis: str = "", lanes: int = 1) -> None:
+        outside = self.e.scope
+        self.e.scope = Scope(outside, axes, vector_axis, lanes)
+        body()
+        self.e.scope = outside
+
+    def axis_loop(self, axis: Axis, start: Value, stop: Value, body: Body) -> None:
+        """A shared axis by vectors, then what is left by single points."""
+        b = self.b
+        whole = is_static(axis.extent) and axis.extent % axis.lanes == 0
+        middle = stop if whole else b.add(start, b.bin("and", b.bin("sub", stop, start), b.i64(-axis.lanes)))
+        loop = b.loop(start, middle, b.i64(axis.lanes), hint="vector")
+        self.within({axis.name: loop.index}, lambda: body(axis.lanes), axis.name, axis.lanes)
+        loop.end()
+        if not whole:
+            loop = b.loop(middle, stop, b.i64(1), hint="rest")
+            self.within({axis.name: loop.index}, lambda: body(1))
+            loop.end()
+
+    # --- one point of the shared axes: the stages in order
+
+    def point(self, lanes: int) -> None:
+        """`lanes` > 1: the last shared axis is the vector and every stage computes that many points at once."""
+        stages = list(self.kernel.stages)
+        while stages:
+            jammed = [stages[0]]
+            while len(jammed) < len(stages) and stages[0].axes and stages[len(jammed)].axes == stages[0].axes:
+                jammed.append(stages[len(jammed)])
+            del stages[:len(jammed)]
+            if jammed[0].axes:
+                self.stage_loops(jammed, stages, lanes)
+            else:
+                self.single(jammed[0], lanes)
+
+    def single(self, stage: Stage, lanes: int) -> None:
+        """A stage without loops: a value that is stored, named, or both; a reduction of one element."""
+        wide = lanes if self.e.in_vector(self.e.depends(stage.value)) or stage.store else 1
+        if stage.combine.startswith("arg"):
+            value = registers.constant(self.b, "int64", 0, wide)
+        else:
+            value = self.e.value(stage.value, wide)
+        self.e.set_result(stage.name, value)
+        if stage.running == "exclusive":
+            value = registers.constant(self.b, stage.dtype.name, identity(stage.combine, stage.dtype), wide)
+        if stage.store is not None:
+            self.e.store(stage.store, self.narrowed(stage, value), lanes)
+
+    def narrowed(self, stage: Stage, value: Value) -> Value:
+        """A scan keeps a wider running value than it stores."""
+        if stage.store.buffer.dtype is stage.dtype:
+            return value
+        return registers.round_to(self.b, value, stage.store.buffer.dtype.name)
+
+    def stage_loops(self, stages: list[Stage], later: list[Stage | Sort], lanes: int) -> None:
+        """One loop nest for stages over equal axes."""
+        axes = stages[0].axes
+        reductions = [self.fresh(s, axes[-1], lanes) for s in stages if s.combine]
+        self.stages_values = [v for s in stages for v in stage_values(s)]
+        carried = self.loops(stages, axes, reductions, later, lanes)
+        for accumulators, values in zip(reductions, _chunks(carried, reductions)):
+            self.e.set_result(accumulators.stage.name, self.finish(_refill(accumulators, values), lanes))
+
+    def fresh(self, stage: Stage, axis: Axis, lanes: int) -> Accumulators:
+        """Accumulators holding the identity. In outer-vector mode each lane accumulates for its own point."""
+        dtype = stage.value.dtype if stage.combine.startswith("arg") else stage.dtype
+        start = identity(stage.combine, dtype)
+
+        def constant(width: int, number: float | int | bool = start, of: str = dtype.name) -> Value:
+            return registers.constant(self.b, of, number, width)
+
+        is_arg = stage.combine.startswith("arg")
+        count = 0 if lanes > 1 or axis.lanes == 1 else 1 if is_arg else axis.unroll
+        made = Accumulators(stage, [constant(axis.lanes) for _ in range(count)], constant(lanes))
+        if is_arg:
+            made.vector_positions = constant(axis.lanes, -1, "int64") if count else None
+            made.rest_position = constant(lanes, -1, "int64")
+        return made
+
+    def loops(self, stages: list[Stage], axes: tuple[Axis, ...], reductions: list[Accumulators],
+              later: list[Stage | Sort], lanes: int) -> list[Value]:
+        self.e.hoist(self.stages_values)
+        carry = [v for r in reductions for v in _carried(r)]
+        axis = axes[0]
+        if len(axes) > 1:
+            loop = self.b.loop(self.b.i64(0), self.e.dim(axis.extent), self.b.i64(1), carry)
+            outside, self.e.scope = self.e.scope, Scope(self.e.scope, {axis.name: loop.index})
+            inner = [_refill(r, v) for r, v in zip(reductions, _chunks(loop.carry, reductions))]
+            after = self.loops(stages, axes[1:], inner, later, lanes)
+            self.e.scope = outside
+            return loop.end(after)
+        if lanes > 1 or axis.lanes == 1:
+            return self.trips(stages, axis, self.b.i64(0), self.e.dim(axis.extent), 1, 1, carry, reductions, later, lanes)
+        return self.vector_trips(stages, axis, carry, reductions, later)
+
+    def vector_trips(self, stages: list[Stage], axis: Axis, carry: list[Value], reductions: list[Accumulators],
+                     later: list[Stage | Sort]) -> list[Value]:
+        """The innermost axis: unrolled vectors, single vectors, single elements; loops that can't run are left out."""
+        extent = self.e.dim(axis.extent)
+        trips = [(axis.lanes, axis.unroll), (axis.lanes, 1), (1, 1)]
+        at: Value = self.b.i64(0)
+        for width, factor in dict.fromkeys(trips):
+            step = width * factor
+            if is_static(axis.extent):
+                stop = self.b.i64(axis.extent // step * step)
+                if stop == at:
+                    continue
+            else:
+                stop = extent if step == 1 else self.b.bin("and", extent, self.b.i64(-step))
+            carry = self.trips(stages, axis, at, stop, width, factor, carry, reductions, later, 1)
+            at = stop
+        return carry
+
+    def trips(self, stages: list[Stage], axis: Axis, start: Value, stop: Value, width: int, unroll: int,
+              carry: list[Value], reductions: list[Accumulators], later: list[Stage | Sort], lanes: int) -> list[Value]:
+        """for axis in range(start, stop, width * unroll): every stage, `unroll` times."""
+        b = self.b
+        loop = b.loop(start, stop, b.i64(width * unroll), carry)
+        outside = self.e.scope
+        running = [_refill(r, v) for r, v in zip(reductions, _chunks(loop.carry, reductions))]
+        for turn in range(unroll):
+            index = loop.index if turn == 0 else b.add(loop.index, b.i64(turn * width))
+            vector_axis = axis.name if width > 1 else ""
+            self.e.scope = Scope(outside, {axis.name: index}, vector_axis, width)
+            self.one_trip(stages, turn, width, running, later, max(width, lanes))
+        self.e.scope = outside
+        return loop.end([v for r in running for v in _carried(r)])
+
+    def one_trip(self, stages: list[Stage], turn: int, width: int, running: list[Accumulators],
+                 later: list[Stage | Sort], lanes: int) -> None:
+        waiting = iter(running)
+        for stage in stages:
+            value = self.e.value(stage.value, lanes)
+            if stage.combine:
+                accumulators = next(waiting)
+                before = accumulators.rest
+                self.accumulate(accumulators, value, turn, width, lanes)
+                if stage.running:
+                    kept = before if stage.running == "exclusive" else accumulators.rest
+                    self.e.store(stage.store, self.narrowed(stage, kept), lanes)
+            elif stage.store is not None:
+                self.e.scope.forwarded[stage.store.buffer.name] = stage.store.index, value
+                if stage.store.buffer.space == "global" or _is_read(stage.store.buffer, later):
+                    self.e.store(stage.store, value, lanes)
+
+    def combine(self, stage: Stage, x: Value, y: Value) -> Value:
+        name = stage.dtype.name
+        return emit(self.b, stage.combine, (name, name), name, [x, y], self.numerics)
+
+    def accumulate(self, acc: Accumulators, value: Value, turn: int, width: int, lanes: int) -> None:
+        if acc.stage.combine.startswith("arg"):
+            self.accumulate_arg(acc, value, width, lanes)
+        elif width > 1:
+            acc.vectors[turn] = self.combine(acc.stage, acc.vectors[turn], value)
+        else:
+            acc.rest = self.combine(acc.stage, acc.rest, value)
+
+    # --- argmax, argmin: the first of the largest, and the first NaN before all
+
+    def accumulate_arg(self, acc: Accumulators, value: Value, width: int, lanes: int) -> None:
+        axis = acc.stage.axes[-1]
+        position = self.e.dim(axis.symbol, lanes if width > 1 else 1)
+        position = position if lanes_of(position.type) == lanes else self.b.splat(position, lanes)
+        if width > 1:
+            best, where = self.better(acc.stage, acc.vectors[0], acc.vector_positions, value, position)
+            acc.vectors[0], acc.vector_positions = best, where
+        else:
+            acc.rest, acc.rest_position = self.better(acc.stage, acc.rest, acc.rest_position, value, position)
+
+    def better(self, stage: Stage, best: Value, where: Value, value: Value, position: Value) -> tuple[Value, Value]:
+        """The better of two candidates; positions break ties and make the result independent of the order."""
+        b = self.b
+        dtype = stage.value.dtype
+
+        def say(op: str, *args: Value) -> Value:
+            return emit(b, op, (dtype.name,) * len(args), BOOL.name, list(args), self.numerics)
+
+        wins = say("gt" if stage.combine == "argmax" else "lt", value, best)
+        equal = say("eq", value, best)
+        if dtype.is_float:
+            new, old = say("is_nan", value), say("is_nan", best)
+            both = b.bin("and", new, old)
+            fresh = b.bin("and", new, b.bin("xor", old, b.const(old.type, True)))
+            wins = b.bin("or", b.bin("and", wins, b.bin("xor", old, b.const(old.type, True))), fresh)
+            equal = b.bin("or", equal, both)
+        none = b.cmp("icmp slt", where, b.const(where.type, 0))
+        earlier = b.bin("and", equal, b.cmp("icmp slt", position, where))
+        take = b.bin("or", b.bin("or", wins, earlier), none)
+        return b.select(take, value, best), b.select(take, position, where)
+
+    # --- the end of a reduction: a fixed tree, so that the result does not depend on the machine's load
+
+    def finish(self, acc: Accumulators, lanes: int) -> Value:
+        if acc.stage.combine.startswith("arg"):
+            return self.finish_arg(acc)
+        if not acc.vectors:
+            return acc.rest
+        level = acc.vectors
+        while len(level) > 1:
+            level = [self.combine(acc.stage, x, y) for x, y in zip(level[::2], level[1::2])] + level[len(level) // 2 * 2:]
+        return self.combine(acc.stage, self.across(acc.stage, level[0]), acc.rest)
+
+    def across(self, stage: Stage, vec: Value) -> Value:
+        """Combine the lanes of a vector, halves first."""
+        while lanes_of(vec.type) > 1:
+            half = lanes_of(vec.type) // 2
+            low, high = (self.shuffle(vec, range(s, s + half)) for s in (0, half))
+            vec = self.combine(stage, low, high)
+        return vec
+
+    def shuffle(self, vec: Value, lanes: Sequence[int]) -> Value:
+        if len(lanes) == 1:
+            return self.b.extract(vec, lanes[0])
+        picks = ", ".join(f"i32 {k}" for k in lanes)
+        type_ = f"<{len(lanes)} x {vec.type.split(' x ')[1]}"
+        return self.b.value(type_, f"shufflevector {vec}, {vec.type} poison, <{len(lanes)} x i32> <{picks}>")
+
+    def finish_arg(self, acc: Accumulators) -> Value:
+        best, where = acc.rest, acc.rest_position
+        if acc.vectors:
+            for lane in range(lanes_of(acc.vectors[0].type)):
+                value, at = self.b.extract(acc.vectors[0], lane), self.b.extract(acc.vector_positions, lane)
+                empty = self.b.cmp("icmp slt", at, self.b.i64(0))
+                chosen, place = self.better(acc.stage, best, where, value, at)
+                best, where = self.b.select(empty, best, chosen), self.b.select(empty, where, place)
+        return where
+
+
+def _carried(acc: Accumulators) -> list[Value]:
+    positions = [p for p in (acc.vector_positions, acc.rest_position) if p is not None]
+    return [*acc.vectors, acc.rest, *positions]
+
+
+def _refill(acc: Accumulators, values: Sequence[Value]) -> Accumulators:
+    count = len(acc.vectors)
+    made = Accumulators(acc.stage, list(values[:count]), values[count])
+    positions = list(values[count + 1:])
+    if acc.vector_positions is not None:
+        made.vector_positions = positions.pop(0)
+    if acc.rest_position is not None:
+        made.rest_position = positions.pop(0)
+    return made
+
+
+def _chunks(values: Sequence[Value], reductions: Sequence[Accumulators]) -> list[list[Value]]:
+    chunks, at = [], 0
+    for acc in reductions:
+        size = len(_carried(acc))
+        chunks.append(list(values[at:at + size]))
+        at += size
+    return chunks
+
+
+def _is_read(buffer: Buffer, stages: list[Stage | Sort]) -> bool:
+    return any(isinstance(x, Load) and x.buffer.name == buffer.name for s in stages for x in walk(*stage_values(s)))

@@ -1,0 +1,97 @@
+"""All that makes a program run: its code (as modules not yet compiled), and what it takes and gives.
+
+In: a scheduled program and the types of its graph's outputs. Out: `NativeCode`, whose key names the machine code it
+stands for; LLVM is loaded only when that is not in the cache.
+"""
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from planish import __version__
+from planish.codegen.llvm.emit import emit_assembly, emit_object
+from planish.codegen.llvm.host import Target
+from planish.codegen.llvm.program import ProgramCode, write_program
+from planish.ir.graph import Graph
+from planish.schedule.program import CheckStep, Launch, Program
+from planish.types import Dim, is_static
+
+
+@dataclass(frozen=True)
+class NativeCode:
+    """Code and contract of a program. `outputs` are the types of the program's outputs as the caller sees them."""
+
+    program: Program
+    code: ProgramCode
+    target: Target
+    input_types: tuple
+    output_types: tuple
+    work: int
+
+    @property
+    def key(self) -> str:
+        """Names the machine code: what is written, for which machine, by which generator."""
+        modules = ", ".join(sorted(self.code.kernels))
+        return "\n".join((generator_version(), self.target.code_key, modules, self.code.body))
+
+    def slot(self, dim: Dim) -> int:
+        """The place of a run-time size in the program's table."""
+        names = [s.name for s in self.program.symbols]
+        if str(dim) in names:
+            return names.index(str(dim))
+        return len(names) + self.code.derived.index(dim)
+
+    def objects(self) -> list[bytes]:
+        """The ELF objects: this is where LLVM works."""
+        t = self.target
+        return [emit_object(text, t.triple, t.cpu, t.features) for text in self.modules()]
+
+    def modules(self) -> Iterator[str]:
+        yield from (text() for text in self.code.kernels.values())
+        yield self.code.body
+
+    def llvm(self) -> str:
+        return "\n".join(self.modules())
+
+    def assembly(self) -> str:
+        t = self.target
+        return "\n".join(emit_assembly(text, t.triple, t.cpu, t.features) for text in self.modules())
+
+    @property
+    def constants(self) -> tuple[np.ndarray, ...]:
+        return self.program.constants
+
+    @property
+    def checks(self) -> list[CheckStep]:
+        return [s for s in self.program.steps if isinstance(s, CheckStep)]
+
+
+def generate(program: Program, outputs: tuple[tuple[str, int], ...], graph: Graph, target: Target,
+             numerics: str) -> NativeCode:
+    """The code of a program whose results stand for `outputs` of `graph`."""
+    types = [None] * len(program.outputs)
+    for (kind, k), node in zip(outputs, graph.outputs, strict=True):
+        if kind == "program" and types[k] is None:
+            types[k] = node.type
+    inputs = tuple((n.attributes.name, n.type) for n in graph.inputs)
+    sizes = (*(d for _, t in inputs for d in t.shape), *(d for t in types for d in t.shape))
+    symbols = {s.name for s in program.symbols}
+    extra = tuple(d for d in sizes if not is_static(d) and str(d) not in symbols)
+    code = write_program(program, target.triple, numerics, extra)
+    work = sum(isinstance(s, Launch) and any(a.parallel for a in s.kernel.shared) for s in program.steps)
+    return NativeCode(program, code, target, inputs, tuple(types), work)
+
+
+@functools.cache
+def generator_version() -> str:
+    """Changes when planish, its code generator or LLVM does, so that old code is never taken for new."""
+    here = Path(__file__).parent
+    sources = sorted((*here.glob("*.py"), *(here.parents[1] / "schedule").glob("*.py")))
+    stamp = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
+    return f"planish {__version__} {stamp}, llvmlite {metadata.version('llvmlite')}"

@@ -1,0 +1,52 @@
+"""From code to something that can be called: the cache is asked first, LLVM only if it has nothing."""
+from __future__ import annotations
+
+from planish.codegen.llvm.native import NativeCode
+from planish.runtime.blob import Blob
+from planish.runtime.cache import cached_blob
+from planish.runtime.link import link
+from planish.runtime.loader import LoadedCode
+from planish.runtime.native import runtime
+from planish.runtime.program import NativeProgram
+from planish.runtime.spec import ArraySpec, Dim, DimRef, ProgramSpec
+from planish.types import TensorType, is_static
+
+LONG = 1 << 20  # bytes of arguments from which a call lets other Python threads run
+
+
+def load_program(code: NativeCode) -> tuple[NativeProgram, bool]:
+    """The program ready to be called, and whether its machine code came from the cache."""
+    made = False
+
+    def compile_now() -> Blob:
+        nonlocal made
+        made = True
+        return link(code.objects())
+
+    blob = cached_blob(code.key, compile_now)
+    loaded = LoadedCode(blob, runtime().provided)
+    return NativeProgram(loaded, spec_of(code), code.constants), not made
+
+
+def spec_of(code: NativeCode) -> ProgramSpec:
+    """What the program takes and gives, as the call path reads it."""
+    inputs = tuple(_array(code, name, type_) for name, type_ in code.input_types)
+    outputs = tuple(_array(code, f"output {k}", type_) for k, type_ in enumerate(code.output_types))
+    symbols = len(code.program.symbols)
+    return ProgramSpec(inputs, outputs, symbols, symbols + len(code.code.derived), _dim(code, code.program.arena_bytes),
+                       parallel=code.work > 0, release_gil=_is_long(code),
+                       messages={c.code: (c.error, c.message) for c in code.checks})
+
+
+def _array(code: NativeCode, name: str, type_: TensorType) -> ArraySpec:
+    return ArraySpec(name, type_.dtype.name, tuple(_dim(code, d) for d in type_.shape))
+
+
+def _dim(code: NativeCode, dim: object) -> Dim:
+    return dim if is_static(dim) else DimRef(code.slot(dim))
+
+
+def _is_long(code: NativeCode) -> bool:
+    """Whether a call is worth the cost of letting other threads run."""
+    sizes = [t.size * t.dtype.itemsize for t in (*(t for _, t in code.input_types), *code.output_types)]
+    return code.work > 0 or any(not is_static(s) or s >= LONG for s in sizes)

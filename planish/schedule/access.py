@@ -1,0 +1,60 @@
+"""How a kernel walks through memory: the accesses of its stages and their strides along an axis."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planish.schedule.kernel import Buffer, Kernel, Load, Scalar, Sort, Stage, own_dims, stage_stores, stage_values, walk
+from planish.schedule.rebuild import is_scalar
+from planish.types import Dim, substitute, symbols_of
+from planish.types.dim import symbol
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load or store of a stage."""
+
+    buffer: Buffer
+    index: tuple
+    is_store: bool = False
+
+
+def accesses(stage: Stage | Sort) -> Iterator[Access]:
+    for scalar in walk(*stage_values(stage)):
+        if isinstance(scalar, Load):
+            yield Access(scalar.buffer, scalar.index)
+    for store in stage_stores(stage):
+        yield Access(store.buffer, store.index, True)
+
+
+def kernel_accesses(kernel: Kernel) -> list[Access]:
+    return [a for stage in kernel.stages for a in accesses(stage)]
+
+
+def stride_along(access: Access, axis: str) -> Dim | None:
+    """Elements between neighbours along an axis; None when it is not one number (a gather, a division)."""
+    total: Dim = 0
+    for i, stride in zip(access.index, access.buffer.strides, strict=True):
+        if is_scalar(i):
+            if depends_on(i, axis):
+                return None
+            continue
+        step = step_of(i, axis)
+        if step is None:
+            return None
+        total = total + step * stride
+    return total
+
+
+def step_of(dim: Dim, axis: str) -> Dim | None:
+    """dim(axis + 1) - dim(axis) if the axis is not in it."""
+    if isinstance(dim, int) or axis not in symbols_of(dim):
+        return 0
+    here = symbols_of(dim)[axis]
+    step = substitute(dim, {axis: symbol(here.name, here.low, here.high) + 1}) - dim
+    return None if not isinstance(step, int) and axis in symbols_of(step) else step
+
+
+def depends_on(scalar: Scalar, axis: str) -> bool:
+    """Whether a scalar expression (its loads and indices included) changes along an axis."""
+    return any(axis in symbols_of(d) for s in walk(scalar) for d in own_dims(s))

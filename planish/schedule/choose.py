@@ -1,0 +1,138 @@
+"""Which steps a kernel gets.
+
+In: a fused kernel. Out: the same kernel scheduled: axes collapsed, loops jammed, one axis vectorised, reductions
+unrolled, outer axes shared out among threads, large results streamed past the caches.
+"""
+from __future__ import annotations
+
+from math import prod
+
+from planish.schedule import steps
+from planish.schedule.access import accesses, stride_along
+from planish.schedule.kernel import Apply, Axis, Kernel, Load, Sort, Stage, stage_axes, stage_values, walk
+from planish.schedule.machine import Machine
+from planish.schedule.scalars import hinted
+from planish.types import Dim, is_static
+
+GRAIN = 8           # parallel points per thread that are enough to even out their cost
+REDUCE_UNROLL = 4   # accumulators of a reduction: latency 4 of an addition, hidden
+HEAVY = 12          # pointwise ops from which one vector at a time keeps the units busy
+SMALL = 16 << 10    # elements below which a kernel stays on one thread
+
+
+def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
+    """Schedule a kernel that has no structured body."""
+    if kernel.serial or any(isinstance(s, Sort) for s in kernel.stages):
+        return kernel if kernel.serial else _parallel(kernel, hint, machine)
+    kernel = steps.jam(steps.collapse(kernel))
+    kernel = _vectorize(kernel, machine, hint)
+    kernel = _parallel(kernel, hint, machine)
+    return _stream(kernel, machine, hint)
+
+
+# --- vectors
+
+def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
+    lanes = _lanes(kernel, machine)
+    loops = [s for s in kernel.stages if s.axes]
+    scans = any(s.running for s in loops)
+    outer = kernel.shared[-1] if kernel.shared else None
+    if outer is not None and not kernel.rows and _size(outer, hint) >= lanes and (
+            not loops or scans or _cost(kernel, outer.name) < _inner_cost(kernel)):
+        return steps.vectorize(kernel, outer.name, lanes)
+    for name in dict.fromkeys(s.axes[-1].name for s in loops if not s.running):
+        jammed = [s for s in loops if s.axes[-1].name == name]
+        if _size(jammed[0].axes[-1], hint) < lanes:
+            continue
+        kernel = steps.vectorize(kernel, name, lanes)
+        factor = _unroll(jammed, _size(jammed[0].axes[-1], hint), lanes)
+        if factor > 1:
+            kernel = steps.unroll(kernel, name, factor)
+    return kernel
+
+
+def _lanes(kernel: Kernel, machine: Machine) -> int:
+    """One float32 register's worth; of bytes only, a whole register."""
+    widths = {b.dtype.bits for b in (*kernel.arguments, *kernel.rows)}
+    return machine.vector_bytes if widths == {8} and not _computes_wide(kernel) else machine.lanes
+
+
+def _computes_wide(kernel: Kernel) -> bool:
+    return any(x.dtype.bits > 8 for s in kernel.stages for x in walk(*stage_values(s)))
+
+
+def _unroll(stages: list[Stage], size: int, lanes: int) -> int:
+    if not any(s.combine for s in stages) or any(s.combine.startswith("arg") for s in stages):
+        return 1
+    work = sum(isinstance(x, Apply) for s in stages for x in walk(*stage_values(s)))
+    wanted = REDUCE_UNROLL if work < HEAVY else REDUCE_UNROLL // 2
+    while wanted > 1 and size < wanted * lanes:
+        wanted //= 2
+    return wanted
+
+
+def _size(axis: Axis, hint: dict[str, int]) -> int:
+    """Points of an axis, for estimates; one whose extent depends on outer axes counts as long."""
+    try:
+        return hinted(axis.extent, hint)
+    except KeyError:
+        return 1 << 20
+
+
+def _cost(kernel: Kernel, axis: str) -> float:
+    """What the accesses cost when `axis` is the vector: neighbours are cheap, anything else is one access a lane."""
+    return sum(_access_cost(stride_along(a, axis)) for s in kernel.stages for a in accesses(s))
+
+
+def _inner_cost(kernel: Kernel) -> float:
+    return sum(_access_cost(stride_along(a, s.axes[-1].name)) if s.axes else 0
+               for s in kernel.stages for a in accesses(s))
+
+
+def _access_cost(stride: Dim | None) -> float:
+    if stride == 0:
+        return 0.25
+    return 1 if stride == 1 else 8
+
+
+# --- threads
+
+def _parallel(kernel: Kernel, hint: dict[str, int], machine: Machine) -> Kernel:
+    """Share out leading axes until there are points enough; the vector axis only when it stands alone."""
+    work = max((prod(hinted(d, hint) for d in b.shape) for b in kernel.arguments), default=0)
+    if machine.threads == 1 or not kernel.shared:
+        return kernel
+    if work < SMALL and all(is_static(d) for b in kernel.arguments for d in b.shape):
+        return kernel
+    chosen: list[str] = []
+    points = 1
+    for axis in kernel.shared:
+        if (axis.lanes > 1 and len(kernel.shared) > 1) or points >= GRAIN * machine.threads:
+            break
+        chosen.append(axis.name)
+        points *= _size(axis, hint)
+    return steps.parallel(kernel, chosen)
+
+
+# --- results larger than the caches
+
+def _stream(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
+    """Stores of whole, aligned vectors into a result that would push everything else out of the caches."""
+    for stage in kernel.stages:
+        store = stage.store if isinstance(stage, Stage) else None
+        if store is None or store.buffer.space != "global" or store.update or store.guard is not None:
+            continue
+        buffer = store.buffer
+        bytes_ = prod(hinted(d, hint) for d in buffer.shape) * buffer.dtype.itemsize
+        vector = next((a for a in (*kernel.shared, *stage_axes(stage)) if a.lanes > 1), None)
+        if vector is None or bytes_ < max(machine.l3, 2 << 20) or _reads(kernel, buffer.name):
+            continue
+        strides = [s for s, i in zip(buffer.strides, store.index) if i != vector.symbol]
+        aligned = all(is_static(s) and s % vector.lanes == 0 for s in strides)
+        if aligned and store.index and store.index[-1] == vector.symbol and vector.lanes * buffer.dtype.itemsize % 16 == 0:
+            kernel = steps.stream(kernel, buffer.name)
+    return kernel
+
+
+def _reads(kernel: Kernel, name: str) -> bool:
+    return any(isinstance(x, Load) and x.buffer.name == name for s in kernel.stages for x in walk(*stage_values(s)))

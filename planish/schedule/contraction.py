@@ -1,0 +1,1 @@
+def schedule_contraction(*a): return None

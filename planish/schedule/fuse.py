@@ -1,0 +1,313 @@
+"""Fusion: roots that share their outer axes become stages of one kernel.
+
+In: a graph. Out: kernels without a schedule, in an order that respects what they read, and one line per decision.
+A root joins a group when every value it reads from the group belongs to the same point of the shared axes, so that no
+other point (and no other thread) is needed: a softmax's maximum, exponential and sum; an epilogue after a contraction; a
+layer norm and what follows it. What is then read inside the kernel only never reaches main memory.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Union
+
+from planish.ir.graph import Graph
+from planish.ir.node import Node
+from planish.schedule.kernel import (
+    Axis,
+    Buffer,
+    Kernel,
+    Load,
+    Result,
+    Scalar,
+    Sort,
+    Stage,
+    Store,
+    stage_stores,
+    stage_values,
+    walk,
+)
+from planish.schedule.nests import Writer, fixed_rank, is_serial, kept_axes
+from planish.schedule.rebuild import Rebuilder
+from planish.schedule.roots import choose_roots, has_memory
+from planish.schedule.scalars import Scalars, hinted
+from planish.types import Shape
+
+ROW_BYTES = 128 << 10   # scratch of one thread for one point of the shared axes
+SMALL_WORK = 16 << 10   # elements below which losing parallelism does not matter
+ENOUGH_POINTS = 16      # points of the shared axes that keep the threads busy
+MANY_BUFFERS = 24
+
+Stages = list[Union[Stage, Sort]]
+
+
+@dataclass(eq=False)
+class Group:
+    """Roots computed by one kernel; `rank` is how many axes they share (None while any prefix will do)."""
+
+    roots: list[Node]
+    rank: int | None
+    needs: set[Group] = field(default_factory=set)
+    reads: set[Node] = field(default_factory=set)
+
+    @property
+    def is_contraction(self) -> bool:
+        return any(r.op.has("contraction") for r in self.roots)
+
+
+@dataclass
+class Fused:
+    """What fusion gives: kernels in order, the buffers of the roots, views of buffers, and the decisions."""
+
+    kernels: list[Kernel]
+    buffers: dict[Node, Buffer]
+    views: dict[str, str]
+    decisions: list[str]
+
+
+def fuse(graph: Graph, hint: dict[str, int], *, disable: frozenset[str] = frozenset()) -> Fused:
+    """Kernels for every root of a prepared graph. `disable` may hold "fuse" to keep one kernel per root."""
+    return _Fusion(graph, hint, "fuse" not in disable).run()
+
+
+class _Fusion:
+    def __init__(self, graph: Graph, hint: dict[str, int], merging: bool):
+        self.graph, self.hint, self.merging = graph, hint, merging
+        self.roots = choose_roots(graph, hint)
+        self.buffers = {n: Buffer(f"b{i}", n.type) for i, n in enumerate(self.with_memory())}
+        self.by_name = {b.name: n for n, b in self.buffers.items()}
+        self.group_of: dict[Node, Group] = {}
+        self.groups: list[Group] = []
+        self.decisions: list[str] = []
+        self.views: dict[str, str] = {}
+
+    def with_memory(self) -> list[Node]:
+        return [n for n in self.graph.nodes() if has_memory(n)] + self.roots
+
+    def run(self) -> Fused:
+        for root in self.roots:
+            self.place(root)
+        kernels = [self.kernel(g) for g in self.ordered()]
+        return Fused(kernels, self.buffers, self.views, self.decisions)
+
+    # --- grouping
+
+    def place(self, root: Node) -> None:
+        alone = Group([root], fixed_rank(root))
+        alone.reads = self.reads_of(*self.build([root], self.own_rank(alone)))
+        alone.needs = {self.group_of[n] for n in alone.reads if n in self.group_of}
+        for group in self.candidates(alone):
+            refusal = self.join(group, alone, root)
+            if not refusal:
+                return
+            self.decisions.append(f"{_label(group.roots[-1])} | {_label(root)}: apart, {refusal}")
+        self.groups.append(alone)
+        self.group_of[root] = alone
+
+    def candidates(self, alone: Group) -> list[Group]:
+        """Groups the root reads from, then groups that read what it reads; the latest first."""
+        if not self.merging:
+            return []
+        siblings = {g for g in self.groups if g.reads & {n for n in alone.reads if not self.is_small(n)}}
+        order = {g: i for i, g in enumerate(self.groups)}
+        return sorted(alone.needs, key=order.__getitem__, reverse=True) + \
+            sorted(siblings - alone.needs, key=order.__getitem__, reverse=True)
+
+    def is_small(self, node: Node) -> bool:
+        return self.elements(node) <= 64
+
+    def elements(self, node: Node) -> int:
+        return prod(hinted(d, self.hint) for d in node.shape)
+
+    def own_rank(self, group: Group) -> int:
+        return len(group.roots[0].shape) if group.rank is None else group.rank
+
+    def join(self, group: Group, alone: Group, root: Node) -> str:
+        """Put `root` into `group`; or the reason it can't be."""
+        if any(is_serial(r) for r in (*group.roots, root)):
+            return "a serial kernel stands alone"
+        if any(_reaches(g, group) for g in alone.needs if g is not group):
+            return "another kernel stands between"
+        if not alone.needs >= {group} and (group.is_contraction or root.op.has("contraction")):
+            return "contractions do not run side by side"
+        ranks = {r for r in (group.rank, alone.rank) if r is not None}
+        if len(ranks) > 1:
+            return f"they share different axes ({' and '.join(map(str, sorted(ranks)))})"
+        if not ranks and group.roots[0].shape != root.shape:
+            return "different shapes"
+        rank = ranks.pop() if ranks else root.ndim
+        refusal = self.refusal(group, root, rank)
+        if refusal:
+            return refusal
+        group.roots.append(root)
+        group.rank = rank if group.rank is not None or alone.rank is not None else None
+        group.needs |= alone.needs - {group}
+        group.reads |= {n for n in alone.reads if self.group_of.get(n) is not group}
+        self.group_of[root] = group
+        return ""
+
+    def refusal(self, group: Group, root: Node, rank: int) -> str:
+        spaces = {_shared_shape(r, rank) for r in (*group.roots, root)}
+        if len(spaces) > 1 or None in spaces:
+            return "their shared axes differ in size"
+        shared = prod(hinted(d, self.hint) for d in next(iter(spaces)))
+        largest = max(map(self.elements, (*group.roots, root)))
+        if group.is_contraction and root.op.has("reduction"):
+            return "a reduction does not follow a contraction in one kernel"
+        if group.is_contraction and rank != root.ndim:
+            return "the contraction's rows are not whole"
+        if root.op.has("contraction"):
+            return "a contraction begins a kernel"
+        if shared < ENOUGH_POINTS and largest > SMALL_WORK:
+            return f"only {shared} points of work"
+        stages, views = self.build([*group.roots, root], rank)
+        if not self.reads_own_point((*group.roots, root), rank, stages, views):
+            return "it reads other points of the shared axes"
+        if len(self.reads_of(stages, views)) > MANY_BUFFERS:
+            return "too many buffers"
+        if self.row_bytes((*group.roots, root), rank) > ROW_BYTES:
+            return "a row does not fit in cache"
+        return ""
+
+    def row_bytes(self, roots: Iterable[Node], rank: int) -> int:
+        return sum(prod(hinted(d, self.hint) for d in r.shape[rank:]) * r.dtype.itemsize for r in roots)
+
+    def reads_own_point(self, roots: tuple[Node, ...], rank: int, stages: Stages, views: dict[str, str]) -> bool:
+        """Whether every load of a buffer of the group is at the shared axes' own values."""
+        own = {self.buffers[r].name for r in roots}
+        point = self.shared_index(roots[0], rank)
+        loads = [x for s in stages for x in walk(*stage_values(s)) if isinstance(x, Load)]
+        return all(x.index[:rank] == point if x.buffer.name in own else views.get(x.buffer.name) not in own
+                   for x in loads)
+
+    # --- writing
+
+    def shared_axes(self, root: Node, rank: int) -> tuple[Axis, ...]:
+        extents = kept_axes(root)[:rank]
+        return tuple(Axis(f"s{i}", d) for i, d in enumerate(extents))
+
+    def shared_index(self, root: Node, rank: int) -> tuple:
+        return tuple(0 if a.extent == 1 else a.symbol for a in self.shared_axes(root, rank))
+
+    def build(self, roots: list[Node], rank: int) -> tuple[Stages, dict[str, str]]:
+        """The stages of the roots over their first `rank` axes, and the views they read."""
+        scalars = Scalars(self.buffers, indexed=frozenset(roots))
+        writer = Writer(scalars, self.shared_index(roots[0], rank))
+        for root in roots:
+            writer.write(root)
+        return writer.stages, scalars.views
+
+    def reads_of(self, stages: Stages, views: dict[str, str]) -> set[Node]:
+        """The nodes whose memory the stages read, their own not counted."""
+        loaded = {x.buffer.name for s in stages for x in walk(*stage_values(s)) if isinstance(x, Load)}
+        own = {store.buffer.name for s in stages for store in stage_stores(s)}
+        return {self.by_name[views.get(name, name)] for name in loaded - own}
+
+    # --- order and kernels
+
+    def ordered(self) -> list[Group]:
+        """Groups after those they need, otherwise in order of their first root."""
+        done: dict[Group, None] = {}
+
+        def visit(group: Group) -> None:
+            if group not in done:
+                for needed in sorted(group.needs, key=self.groups.index):
+                    visit(needed)
+                done[group] = None
+        for group in self.groups:
+            visit(group)
+        return list(done)
+
+    def kernel(self, group: Group) -> Kernel:
+        rank = self.own_rank(group)
+        stages, views = self.build(group.roots, rank)
+        self.views.update(views)
+        inside = {r for r in group.roots if self.is_internal(group, r)}
+        stages, rows = _localise(stages, {self.buffers[r]: (r.shape[rank:], r in inside) for r in group.roots}, rank)
+        shared = tuple(a for a in self.shared_axes(group.roots[0], rank) if a.extent != 1)
+        written = tuple(self.buffers[r] for r in group.roots if r not in inside)
+        loads = [x for s in stages for x in walk(*stage_values(s)) if isinstance(x, Load)]
+        read = {x.buffer.name: x.buffer for x in loads if x.buffer.space == "global" and x.buffer not in written}
+        return Kernel(f"k{self.groups.index(group)}", shared, tuple(stages), tuple(read.values()), written, tuple(rows),
+                      serial=any(map(is_serial, group.roots)), ops=tuple(_ops_of(group.roots, self.buffers)))
+
+    def is_internal(self, group: Group, root: Node) -> bool:
+        """Read by its own group only."""
+        if root in self.graph.roots:
+            return False
+        return all(root not in other.reads for other in self.groups if other is not group)
+
+
+def _shared_shape(root: Node, rank: int) -> Shape | None:
+    own = fixed_rank(root)
+    kept = kept_axes(root)
+    if (own is not None and own != rank) or len(kept) < rank:
+        return None
+    return kept[:rank]
+
+
+def _reaches(start: Group, goal: Group) -> bool:
+    stack, seen = [start], set()
+    while stack:
+        group = stack.pop()
+        if group is goal:
+            return True
+        if group not in seen:
+            seen.add(group)
+            stack.extend(group.needs)
+    return False
+
+
+def _label(root: Node) -> str:
+    return f"{root.op.name} {root.type}"
+
+
+def _ops_of(roots: list[Node], buffers: dict[Node, Buffer]) -> list[str]:
+    """The op names a kernel computes, operands first."""
+    seen: dict[Node, None] = {}
+
+    def visit(node: Node, top: bool) -> None:
+        if node in seen or (not top and (node in buffers or has_memory(node)) and node not in roots):
+            return
+        for operand in node.operands:
+            visit(operand, False)
+        seen[node] = None
+    for root in roots:
+        visit(root, True)
+    return [n.op.name for n in seen if not has_memory(n)]
+
+
+# --- values that stay inside a kernel
+
+def _localise(stages: list[Stage | Sort], owned: dict[Buffer, tuple[Shape, bool]],
+              rank: int) -> tuple[list[Stage | Sort], list[Buffer]]:
+    """Single values per point become results of their stage; rows that nobody else reads become row buffers."""
+    rows: dict[str, Buffer] = {}
+    lets: dict[str, Stage] = {}
+    rewritten: list[Stage | Sort] = []
+    for buffer, (inner, inside) in owned.items():
+        if inside and any(d != 1 for d in inner):
+            rows[buffer.name] = Buffer(buffer.name, replace(buffer.type, shape=inner), space="row")
+    for stage in stages:
+        stage = Rebuilder(lambda s: _local_load(s, rows, lets, rank)).stage(stage)
+        store = None if isinstance(stage, Sort) else stage.store
+        if store is not None and store.buffer in owned:
+            inner, inside = owned[store.buffer]
+            if not stage.axes and not stage.combine and all(d == 1 for d in inner) and not store.update:
+                lets[store.buffer.name] = stage
+                stage = replace(stage, store=None) if inside else stage
+            elif store.buffer.name in rows:
+                stage = replace(stage, store=Store(rows[store.buffer.name], store.index[rank:], store.update, store.guard))
+        rewritten.append(stage)
+    return rewritten, list(rows.values())
+
+
+def _local_load(scalar: Scalar, rows: dict[str, Buffer], lets: dict[str, Stage], rank: int) -> Scalar:
+    if not isinstance(scalar, Load):
+        return scalar
+    if scalar.buffer.name in lets:
+        return Result(lets[scalar.buffer.name].name, scalar.dtype)
+    if scalar.buffer.name in rows:
+        return Load(rows[scalar.buffer.name], scalar.index[rank:])
+    return scalar

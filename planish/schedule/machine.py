@@ -1,0 +1,21 @@
+"""What a schedule must know of a machine: vector width, registers, caches, threads."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`vector_bytes` of one register, how many `registers`, cache sizes in bytes, `threads` at most."""
+
+    vector_bytes: int = 32
+    registers: int = 16
+    l1: int = 32 << 10
+    l2: int = 512 << 10
+    l3: int = 16 << 20
+    threads: int = 1
+
+    @property
+    def lanes(self) -> int:
+        """float32 elements in a register; wider elements take several registers, narrower ones part of one."""
+        return self.vector_bytes // 4

@@ -1,0 +1,71 @@
+"""What a program moves and computes, in bytes and floating-point operations, at given sizes."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from planish.ir.graph import Graph
+from planish.schedule.kernel import Apply, Kernel, Sort, Stage, points, stage_values, walk
+from planish.schedule.program import Launch, Program
+from planish.schedule.scalars import hinted
+from planish.types import TensorType
+
+FREE = {"reshape", "input", "constant", "item"}  # ops that move nothing
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """One launch: its name, kind (loops, contraction, sort), the op names it computes, bytes it reads and writes,
+    floating-point operations, and its schedule."""
+
+    name: str
+    kind: str
+    ops: tuple[str, ...]
+    bytes: int
+    flops: int
+    schedule: tuple[str, ...]
+
+
+def kernel_records(program: Program, hint: dict[str, int]) -> list[KernelRecord]:
+    """A record of every launch, in order."""
+    return [_record(s.kernel, hint) for s in program.steps if isinstance(s, Launch)]
+
+
+def _record(kernel: Kernel, hint: dict[str, int]) -> KernelRecord:
+    moved = sum(_bytes(b.type, hint) for b in dict.fromkeys(kernel.arguments))
+    kind = "contraction" if kernel.tile else "sort" if any(isinstance(s, Sort) for s in kernel.stages) else "loops"
+    return KernelRecord(kernel.name, kind, kernel.ops, moved, _flops(kernel, hint), tuple(map(str, kernel.steps)))
+
+
+def _flops(kernel: Kernel, hint: dict[str, int]) -> int:
+    """One for each pointwise op and each step of a reduction, at every point."""
+    shared = _points(kernel.shared, hint)
+    total = 0
+    for stage in kernel.stages:
+        if isinstance(stage, Stage):
+            ops = sum(isinstance(x, Apply) and x.dtype.is_float for x in walk(*stage_values(stage)))
+            total += shared * _points(stage.axes, hint) * (ops + bool(stage.combine))
+    return total
+
+
+def _points(axes: tuple, hint: dict[str, int]) -> int:
+    try:
+        return hinted(points(axes), hint)
+    except KeyError:
+        return prod(hinted(a.extent, {**hint, **{b.name: 1 for b in axes}}) for a in axes)
+
+
+def _bytes(type_: TensorType, hint: dict[str, int]) -> int:
+    return prod(hinted(d, hint) for d in type_.shape) * type_.dtype.itemsize
+
+
+def bytes_of_graph(graph: Graph, hint: dict[str, int]) -> int:
+    """Traffic when every op reads its operands and writes its result; reshapes are free, constants of one number too."""
+    total = 0
+    for node in graph.nodes():
+        if node.op.name in FREE:
+            continue
+        for type_ in (*(o.type for o in node.operands), node.type):
+            for one in type_ if isinstance(type_, tuple) else (type_,):
+                total += _bytes(one, hint) if one.rank else 0
+    return total

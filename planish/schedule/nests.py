@@ -1,0 +1,285 @@
+"""The loop nest of one root: which axes can be shared with others, and the stages that compute and store it.
+
+A root has a space: its `kept` axes, which index its buffer, and (of reductions, scans, sorts) further axes inside. A
+group of roots that shares its first p axes makes one kernel (fuse.py). `write` gives the stages of a root for given
+shared index values.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from planish.errors import UnsupportedOp
+from planish.ir.node import Node
+from planish.schedule.kernel import Axis, Buffer, Const, Index, Result, Scalar, Sort, Stage, Store
+from planish.schedule.scalars import Point, Scalars, apply, both, cast_to, clamped, has_index_map, wrapped_signed
+from planish.types import BOOL, INT64, Dim, DType, Shape
+from planish.types.dim import is_nonnegative
+
+COMBINE = {"reduce_sum": "add", "reduce_prod": "mul", "reduce_max": "maximum", "reduce_min": "minimum",
+           "reduce_any": "bitwise_or", "reduce_all": "bitwise_and", "argmax": "argmax", "argmin": "argmin",
+           "cumsum": "add", "cumprod": "mul", "cummax": "maximum", "cummin": "minimum"}
+WINDOW = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+UPDATE = {"none": "", "add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
+
+
+def kept_axes(root: Node) -> Shape:
+    """The axes of a root that can be shared: one point of them owns one piece of its buffer."""
+    op = root.op.name
+    if op in ("cumsum", "cumprod", "cummax", "cummin"):
+        return _without(root.shape, root.attributes.axis)
+    if op == "item" and root.operands[0].op.name == "top_k":
+        return _without(root.shape, root.operands[0].attributes.axis)
+    if op in ("sort", "argsort"):
+        return _without(root.shape, root.attributes.axis)
+    return root.shape
+
+
+def fixed_rank(root: Node) -> int | None:
+    """How many axes must be shared; None when any prefix will do (maps)."""
+    op = root.op.name
+    if op == "concat":
+        return root.attributes.axis
+    if op in ("scatter_along", "scatter_nd"):
+        return 0
+    if has_index_map(root) or op in ("input", "constant"):
+        return None
+    return len(kept_axes(root))
+
+
+def is_serial(root: Node) -> bool:
+    return root.op.name in ("scatter_along", "scatter_nd")
+
+
+def _without(shape: Shape, axis: int) -> Shape:
+    return shape[:axis] + shape[axis + 1:]
+
+
+@dataclass
+class Writer:
+    """Writes the stages of a group's roots; `shared` are the index values of the shared axes."""
+
+    scalars: Scalars
+    shared: Point
+    stages: list[Stage | Sort] = field(default_factory=list)
+    axes_made: int = 0
+
+    def axis(self, extent: Dim, made: list[Axis]) -> Dim:
+        """A new axis of the stage being written, and its index; none for a single point."""
+        if extent == 1:
+            return 0
+        axis = Axis(f"a{self.axes_made}", extent)
+        self.axes_made += 1
+        made.append(axis)
+        return axis.symbol
+
+    def stage(self, axes: list[Axis], value: Scalar, dtype: DType, **more: Any) -> str:
+        name = f"t{len(self.stages)}"
+        self.stages.append(Stage(name, tuple(axes), value, dtype, **more))
+        return name
+
+    def put(self, root: Node, value: Scalar, index: Point, axes: list[Axis]) -> None:
+        """The stage that stores a root's value."""
+        self.stage(axes, cast_to(value, root.dtype), root.dtype, store=Store(self.buffer(root), index))
+
+    def buffer(self, root: Node) -> Buffer:
+        return self.scalars.buffers[root]
+
+    def write(self, root: Node) -> None:
+        writer = _WRITERS.get(root.op.name)
+        if writer is None and not has_index_map(root) and root.op.name not in ("input", "constant"):
+            raise UnsupportedOp(f"{root.op.name} has no native form; run it with strategy='library'")
+        (writer or _map)(self, root)
+
+
+def _map(w: Writer, root: Node) -> None:
+    axes: list[Axis] = []
+    rest = [w.axis(d, axes) for d in root.shape[len(w.shared):]]
+    index = (*w.shared, *rest)
+    stored = root.op.name in ("input", "constant")
+    value = w.scalars.at(root, index) if stored else w.scalars.meaning(root, index)
+    w.put(root, value, index, axes)
+
+
+def _reduce(w: Writer, root: Node) -> None:
+    x, = root.operands
+    a = root.attributes
+    reduced = (a.axis,) if hasattr(a, "axis") else a.axes
+    axes: list[Axis] = []
+    kept = iter(w.shared)
+    index = tuple(w.axis(d, axes) if k in reduced else next(kept) for k, d in enumerate(x.shape))
+    value = w.scalars.at(x, index)
+    combine = COMBINE[root.op.name]
+    dtype = INT64 if combine.startswith("arg") else x.dtype.accumulator
+    value = value if combine.startswith("arg") else cast_to(value, dtype)
+    name = w.stage(axes, value, dtype, combine=combine)
+    w.put(root, Result(name, dtype), w.shared, [])
+
+
+def _dot(w: Writer, root: Node) -> None:
+    lhs, rhs = root.operands
+    a = root.attributes
+    axes: list[Axis] = []
+    inner = {k: w.axis(lhs.shape[k], axes) for k in a.lhs_contract}
+    batch = w.shared[:len(a.lhs_batch)]
+    free = iter(w.shared[len(a.lhs_batch):])
+    at_batch = dict(zip(a.lhs_batch, batch))
+    left = tuple(inner[k] if k in inner else at_batch[k] if k in at_batch else next(free) for k in range(lhs.ndim))
+    at_batch, inner = dict(zip(a.rhs_batch, batch)), dict(zip(a.rhs_contract, (inner[k] for k in a.lhs_contract)))
+    right = tuple(inner[k] if k in inner else at_batch[k] if k in at_batch else next(free) for k in range(rhs.ndim))
+    value = _contract(w, root, axes, left, right)
+    if a.alpha != 1:
+        value = apply("mul", value, Const(a.alpha, value.dtype))
+    w.put(root, value, w.shared, [])
+
+
+def _contract(w: Writer, root: Node, axes: list[Axis], left: Point, right: Point) -> Scalar:
+    dtype = root.dtype.accumulator
+    x, y = (cast_to(w.scalars.at(n, i), dtype) for n, i in zip(root.operands, (left, right)))
+    combine, product = ("bitwise_or", "bitwise_and") if dtype is BOOL else ("add", "mul")
+    return Result(w.stage(axes, apply(product, x, y), dtype, combine=combine), dtype)
+
+
+def _conv(w: Writer, root: Node) -> None:
+    """Windows slide over an operand that is already padded and spread (prepare.py)."""
+    x, kernel = root.operands
+    a = root.attributes
+    per_group, out_per_group = kernel.shape[1], root.shape[1] // a.groups
+    axes: list[Axis] = []
+    channel = w.axis(per_group, axes)
+    taps = [w.axis(d, axes) for d in kernel.shape[2:]]
+    n, o, *place = w.shared
+    first = o // out_per_group * per_group if a.groups > 1 else 0
+    source = [p * s + t * d for p, s, t, d in zip(place, a.strides, taps, a.rhs_dilation)]
+    w.put(root, _contract(w, root, axes, (n, first + channel, *source), (o, channel, *taps)), w.shared, [])
+
+
+def _window(w: Writer, root: Node) -> None:
+    x, = root.operands
+    a = root.attributes
+    axes: list[Axis] = []
+    taps = [w.axis(d, axes) for d in a.window]
+    inside: list[Scalar] = []
+    source: list[Dim] = []
+    for i, t, stride, gap, (low, _), size in zip(w.shared, taps, a.strides, a.dilation, a.padding, x.shape):
+        at = i * stride + t * gap - low
+        if not is_nonnegative(at):
+            inside.append(apply("ge", Index(at), Const(0, INT64), dtype=BOOL))
+        if not is_nonnegative(size - 1 - at):
+            inside.append(apply("lt", Index(at), Index(size), dtype=BOOL))
+        source.append(clamped(at, size) if inside else at)
+    combine = WINDOW[a.kind]
+    dtype = x.dtype.accumulator
+    value = cast_to(w.scalars.at(x, tuple(source)), dtype)
+    if inside:
+        value = apply("select", both(inside), value, Const(identity(combine, dtype), dtype), dtype=dtype)
+    name = w.stage(axes, value, dtype, combine=combine)
+    w.put(root, Result(name, dtype), w.shared, [])
+
+
+def identity(combine: str, dtype: DType) -> float | int | bool:
+    """The value that leaves every other unchanged under `combine`."""
+    if combine == "add":
+        return False if dtype is BOOL else 0
+    if combine == "mul":
+        return True if dtype is BOOL else 1
+    if combine in ("bitwise_or", "bitwise_and"):
+        return combine == "bitwise_and"
+    lowest = combine in ("maximum", "argmax")
+    if dtype is BOOL:
+        return not lowest
+    if dtype.is_float:
+        return float("-inf") if lowest else float("inf")
+    if dtype.kind == "uint":
+        return 0 if lowest else 2 ** dtype.bits - 1
+    return -2 ** (dtype.bits - 1) if lowest else 2 ** (dtype.bits - 1) - 1
+
+
+def _scan(w: Writer, root: Node) -> None:
+    x, = root.operands
+    a = root.attributes
+    axes: list[Axis] = []
+    step = w.axis(root.shape[a.axis], axes)
+    i = root.shape[a.axis] - 1 - step if a.reverse else step
+    index = (*w.shared[:a.axis], i, *w.shared[a.axis:])
+    dtype = root.dtype.accumulator
+    w.stage(axes, cast_to(w.scalars.at(x, index), dtype), dtype, combine=COMBINE[root.op.name],
+            store=Store(w.buffer(root), index), running="exclusive" if a.exclusive else "inclusive")
+
+
+def _sort(w: Writer, root: Node) -> None:
+    """sort, argsort, and one item of top_k."""
+    op = root.operands[0] if root.op.name == "item" else root
+    x, = op.operands
+    a = op.attributes
+    axis = Axis(f"a{w.axes_made}", x.shape[a.axis])
+    w.axes_made += 1
+
+    def at(i: Dim) -> Point:
+        return (*w.shared[:a.axis], i, *w.shared[a.axis:])
+
+    descending = a.largest if op.name == "top_k" else a.descending
+    store = Store(w.buffer(root), at(axis.symbol))
+    positions = op.name == "argsort" or (op.name == "top_k" and root.attributes.index == 1)
+    w.stages.append(Sort(f"t{len(w.stages)}", axis, w.scalars.at(x, at(axis.symbol)), descending, root.shape[a.axis],
+                         None if positions else store, store if positions else None))
+
+
+def _concat(w: Writer, root: Node) -> None:
+    axis = root.attributes.axis
+    start: Dim = 0
+    for operand in root.operands:
+        if operand.shape[axis] == 0:
+            continue
+        axes: list[Axis] = []
+        rest = [w.axis(d, axes) for d in operand.shape[axis:]]
+        value = w.scalars.at(operand, (*w.shared, *rest))
+        w.put(root, value, (*w.shared, rest[0] + start, *rest[1:]), axes)
+        start = start + operand.shape[axis]
+
+
+def _copy(w: Writer, root: Node, source: Node) -> None:
+    axes: list[Axis] = []
+    index = tuple(w.axis(d, axes) for d in root.shape)
+    w.put(root, w.scalars.at(source, index), index, axes)
+
+
+def _in_range(i: Scalar, size: Dim) -> Scalar:
+    return both([apply("ge", i, Const(0, INT64), dtype=BOOL), apply("lt", i, Index(size), dtype=BOOL)])
+
+
+def _scatter_along(w: Writer, root: Node) -> None:
+    x, where, updates = root.operands
+    a = root.attributes
+    _copy(w, root, x)
+    axes: list[Axis] = []
+    index = tuple(w.axis(d, axes) for d in where.shape)
+    i = wrapped_signed(w.scalars.at(where, index), x.shape[a.axis])
+    target = (*index[:a.axis], i, *index[a.axis + 1:])
+    w.stage(axes, w.scalars.at(updates, index), root.dtype, store=Store(
+        w.buffer(root), target, UPDATE[a.reduction], _in_range(i, x.shape[a.axis])))
+
+
+def _scatter_nd(w: Writer, root: Node) -> None:
+    x, where, updates = root.operands
+    _copy(w, root, x)
+    axes: list[Axis] = []
+    index = tuple(w.axis(d, axes) for d in updates.shape)
+    outer, inner = index[:where.ndim - 1], index[where.ndim - 1:]
+    depth = int(where.shape[-1])
+    picked = [wrapped_signed(w.scalars.at(where, (*outer, k)), x.shape[k]) for k in range(depth)]
+    guard = both([_in_range(i, x.shape[k]) for k, i in enumerate(picked)])
+    w.stage(axes, w.scalars.at(updates, index), root.dtype, store=Store(
+        w.buffer(root), (*picked, *inner), UPDATE[root.attributes.reduction], guard))
+
+
+_WRITERS: dict[str, Callable[[Writer, Node], None]] = {
+    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_any", "reduce_all", "argmax",
+                     "argmin"), _reduce),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _scan),
+    **dict.fromkeys(("sort", "argsort", "item"), _sort),
+    "dot_general": _dot, "conv": _conv, "reduce_window": _window, "concat": _concat,
+    "scatter_along": _scatter_along, "scatter_nd": _scatter_nd,
+}
+

@@ -1,0 +1,222 @@
+"""Memory: what values share, and where they live.
+
+In: kernels in order with their buffers. Out: a program. Values take turns in one arena by their live ranges; a pointwise
+kernel may write over an input it reads for the last time; reshapes are views and take no memory.
+Static sizes are placed greedily by size (Pisarchyk & Lee, Efficient memory management for deep neural net inference,
+2020); of symbolic sizes those written alike take turns.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from planish.ir.graph import Graph
+from planish.ir.node import Node
+from planish.schedule.kernel import Buffer, Kernel, Load, Stage, stage_values, walk
+from planish.schedule.program import CheckStep, Launch, Place, Program, Step
+from planish.schedule.scalars import hinted
+from planish.types import Dim, is_static
+
+ALIGN = 64
+
+
+@dataclass
+class MemoryReport:
+    """Bytes at the hinted sizes: every intermediate on its own, the arena, and the most that is live at once."""
+
+    naive: int = 0
+    planned: int = 0
+    bound: int = 0
+    in_place: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Value:
+    """An intermediate: its bytes and the first and last phase that touches it."""
+
+    name: str
+    bytes: Dim
+    first: int
+    last: int
+
+    def overlaps(self, other: Value) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+def plan(graph: Graph, kernels: list[Kernel], buffers: dict[Node, Buffer], views: dict[str, str],
+         hint: dict[str, int], *, disable: frozenset[str] = frozenset()) -> tuple[Program, MemoryReport]:
+    """The program of a prepared graph whose outputs are distinct roots."""
+    return _Planner(graph, kernels, buffers, views, hint, disable).run()
+
+
+class _Planner:
+    def __init__(self, graph: Graph, kernels: list[Kernel], buffers: dict[Node, Buffer], views: dict[str, str],
+                 hint: dict[str, int], disable: frozenset[str]):
+        self.graph, self.kernels, self.buffers, self.views, self.hint = graph, kernels, buffers, views, hint
+        self.disable = disable
+        self.report = MemoryReport()
+
+    def run(self) -> tuple[Program, MemoryReport]:
+        steps = self.steps()
+        places, constants = self.fixed_places(steps)
+        values = self.values(steps, {p.name for p in places})
+        same = self.in_place(steps, values, {p.name for p in places})
+        offsets, arena = self.offsets(values, same)
+        by_name = {b.name: b for b in self.buffers.values()}
+        places += [Place(by_name[name], "arena", 0, offset) for name, offset in offsets.items()]
+        self.measure(values, arena)
+        program = Program(self.graph.name, tuple(self.buffers[n].name for n in self.graph.inputs),
+                          tuple(self.buffers[n].name for n in self.graph.outputs), tuple(places), tuple(steps),
+                          tuple(constants), tuple(self.graph.symbols().values()), arena)
+        return program, self.report
+
+    # --- order and barriers
+
+    def steps(self) -> list[Step]:
+        """Launches with a barrier only where a later one touches what an earlier one wrote."""
+        launches = [Launch(k, tuple(self.views.get(b.name, b.name) for b in k.arguments), barrier=False)
+                    for k in self.kernels]
+        written: set[str] = set()
+        steps: list[Step] = []
+        for launch in launches:
+            if written & {*launch.reads, *launch.writes}:
+                steps[-1] = replace(steps[-1], barrier=True)
+                written = set()
+            written |= set(launch.writes)
+            steps.append(launch)
+        if steps:
+            steps[-1] = replace(steps[-1], barrier=True)
+        for code, node in enumerate(self.graph.effects, 1):
+            a = node.attributes
+            steps.append(CheckStep(self.buffers[node].name, code, a.error, a.message))
+        return steps
+
+    # --- places
+
+    def fixed_places(self, steps: list[Step]) -> tuple[list[Place], list]:
+        places = [Place(self.buffers[n], "input", i) for i, n in enumerate(self.graph.inputs)]
+        places += [Place(self.buffers[n], "output", i) for i, n in enumerate(self.graph.outputs)]
+        used = {name for s in steps for name in (*s.reads, *s.writes)}
+        constants = [n for n, b in self.buffers.items() if n.op.name == "constant" and b.name in used]
+        places += [Place(self.buffers[n], "constant", i) for i, n in enumerate(constants)]
+        return places, [n.attributes.array for n in constants]
+
+    def values(self, steps: list[Step], fixed: set[str]) -> dict[str, Value]:
+        ranges: dict[str, tuple[int, int]] = {}
+        phase = 0
+        for step in steps:
+            for name in (*step.reads, *step.writes):
+                ranges[name] = (ranges.get(name, (phase, phase))[0], phase)
+            phase += not isinstance(step, Launch) or step.barrier
+        sizes = {b.name: _aligned(b.type.size * b.dtype.itemsize) for b in self.buffers.values()}
+        return {name: Value(name, sizes[name], *span) for name, span in ranges.items() if name not in fixed}
+
+    # --- in place
+
+    def in_place(self, steps: list[Step], values: dict[str, Value], fixed: set[str]) -> dict[str, str]:
+        """output -> the input whose memory it takes."""
+        same: dict[str, str] = {}
+        if "in_place" in self.disable:
+            return same
+        phase = 0
+        taken: set[str] = set()
+        for step in steps:
+            if isinstance(step, Launch):
+                for out, source in _overwritable(step.kernel):
+                    new, old = self.named(step, out), self.named(step, source)
+                    if new in values and old in values and old not in taken and new not in same and \
+                            values[old].last == phase == values[new].first and values[old].bytes == values[new].bytes \
+                            and values[old].first < phase:
+                        same[new] = old
+                        taken.add(old)
+                        self.report.in_place.append(f"{new} over {old}")
+                        break
+                phase += step.barrier
+        return same
+
+    def named(self, step: Launch, buffer: str) -> str:
+        return self.views.get(buffer, buffer)
+
+    # --- offsets
+
+    def offsets(self, values: dict[str, Value], same: dict[str, str]) -> tuple[dict[str, Dim], Dim]:
+        roots: dict[str, list[Value]] = {}
+        for name in values:
+            owner = name
+            while owner in same:
+                owner = same[owner]
+            roots.setdefault(owner, []).append(values[name])
+        merged = [Value(owner, values[owner].bytes, min(v.first for v in group), max(v.last for v in group))
+                  for owner, group in roots.items()]
+        static = [v for v in merged if is_static(v.bytes)]
+        placed, end = _place_static(static)
+        symbolic, end = _place_symbolic([v for v in merged if not is_static(v.bytes)], end)
+        placed |= symbolic
+        return {v.name: placed[owner] for owner, group in roots.items() for v in group}, end
+
+    def measure(self, values: dict[str, Value], arena: Dim) -> None:
+        sizes = {v.name: hinted(v.bytes, self.hint) for v in values.values()}
+        self.report.naive = sum(sizes.values())
+        self.report.planned = hinted(arena, self.hint)
+        phases = {p for v in values.values() for p in (v.first, v.last)}
+        self.report.bound = max((sum(sizes[v.name] for v in values.values() if v.first <= p <= v.last) for p in phases),
+                                default=0)
+
+
+def _aligned(size: Dim) -> Dim:
+    return (size + ALIGN - 1) // ALIGN * ALIGN
+
+
+def _place_static(values: list[Value]) -> tuple[dict[str, Dim], int]:
+    """Largest first, each in the smallest gap that fits between those it is alive with."""
+    placed: list[tuple[int, Value]] = []
+    for value in sorted(values, key=lambda v: (-v.bytes, v.first, v.name)):
+        busy = sorted((at, at + v.bytes) for at, v in placed if v.overlaps(value))
+        placed.append((_best_gap(busy, value.bytes), value))
+    return {v.name: at for at, v in placed}, max((at + v.bytes for at, v in placed), default=0)
+
+
+def _best_gap(busy: list[tuple[int, int]], size: int) -> int:
+    best: tuple[int, int] | None = None
+    end = 0
+    for start, stop in busy:
+        gap = start - end
+        if gap >= size and (best is None or gap < best[0]):
+            best = gap, end
+        end = max(end, stop)
+    return end if best is None else best[1]
+
+
+def _place_symbolic(values: Iterable[Value], start: Dim) -> tuple[dict[str, Dim], Dim]:
+    """Values of one size expression take turns in slots; slots stand one after another."""
+    slots: list[tuple[Dim, Dim, list[Value]]] = []
+    placed: dict[str, Dim] = {}
+    for value in sorted(values, key=lambda v: (v.first, v.name)):
+        slot = next((s for s in slots if s[1] == value.bytes and not any(v.overlaps(value) for v in s[2])), None)
+        if slot is None:
+            slot = (start, value.bytes, [])
+            slots.append(slot)
+            start = start + value.bytes
+        slot[2].append(value)
+        placed[value.name] = slot[0]
+    return placed, start
+
+
+def _overwritable(kernel: Kernel) -> list[tuple[str, str]]:
+    """(output, input) pairs of a pointwise kernel where the input is read only at the point that is written."""
+    if kernel.tile is not None or kernel.serial or any(not isinstance(s, Stage) or s.axes for s in kernel.stages):
+        return []
+    if any(s.name == "stream" for s in kernel.steps):
+        return []
+    pairs = []
+    loads = [x for s in kernel.stages for x in walk(*stage_values(s)) if isinstance(x, Load)]
+    for stage in kernel.stages:
+        store = stage.store
+        if store is None or store.guard is not None or store.update:
+            continue
+        for source in kernel.inputs:
+            reads = [x for x in loads if x.buffer.name == source.name]
+            if reads and all(x.index == store.index for x in reads) and source.shape == store.buffer.shape and \
+                    source.dtype.itemsize == store.buffer.dtype.itemsize:
+                pairs.append((store.buffer.name, source.name))
+    return pairs

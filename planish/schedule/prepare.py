@@ -1,0 +1,45 @@
+"""The graph in the form the loops want it: fewer ways to say a thing.
+
+Reductions drop their axes and reshape afterwards; a convolution or window that pads or spreads its operand does so by a
+`pad` of its own, so that its index maps are affine.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planish.ir.graph import Graph, rebuild
+from planish.ir.node import Node, constant, make_node
+from planish.ops import get_op
+
+
+def prepare(graph: Graph) -> Graph:
+    """An equal graph in which no reduction keeps dims and no convolution pads."""
+    return graph.map(_prepared)
+
+
+def _prepared(node: Node, operands: tuple[Node, ...]) -> Node:
+    node = rebuild(node, operands)
+    if node.op.has("reduction") and getattr(node.attributes, "keepdims", False):
+        dropped = make_node(node.op, operands, replace(node.attributes, keepdims=False))
+        return get_op("reshape")(dropped, shape=node.shape)
+    if node.op.name == "conv":
+        return _padded_conv(node)
+    return node
+
+
+def _padded_conv(node: Node) -> Node:
+    a = node.attributes
+    if all(p == (0, 0) for p in a.padding) and all(d == 1 for d in a.lhs_dilation):
+        return node
+    x, kernel = node.operands
+    crop = [tuple(min(0, p) if isinstance(p, int) else 0 for p in pair) for pair in a.padding]
+    grow = [tuple(p - c for p, c in zip(pair, cut)) for pair, cut in zip(a.padding, crop)]
+    zeros = (0, 0)
+    padded = get_op("pad")(x, constant(0, node.operands[0].dtype), low=(*zeros, *(p[0] for p in grow)),
+                           high=(*zeros, *(p[1] for p in grow)), interior=(*zeros, *(d - 1 for d in a.lhs_dilation)))
+    if any(c != (0, 0) for c in crop):
+        stops = tuple(d + c[1] for d, c in zip(padded.shape[2:], crop))
+        padded = get_op("slice")(padded, starts=(*zeros, *(-c[0] for c in crop)), stops=(*padded.shape[:2], *stops),
+                                 steps=(1,) * padded.ndim)
+    plain = replace(a, padding=((0, 0),) * len(a.padding), lhs_dilation=(1,) * len(a.padding))
+    return make_node(node.op, (padded, kernel), plain)

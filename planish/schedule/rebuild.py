@@ -1,0 +1,86 @@
+"""Kernels are frozen: a changed kernel is a rebuilt one."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from planish.schedule.kernel import Apply, Axis, Index, Kernel, Load, Scalar, Sort, Stage, Store, walk
+from planish.types import Dim, substitute
+
+
+def is_scalar(index: Any) -> bool:
+    return hasattr(index, "dtype")
+
+
+class Rebuilder:
+    """Rebuilds stages: `scalar` maps each expression (its operands already mapped), `dim` each index expression."""
+
+    def __init__(self, scalar: Callable[[Scalar], Scalar] = lambda s: s, dim: Callable[[Dim], Dim] = lambda d: d,
+                 axis: Callable[[Axis], Axis] = lambda a: a):
+        self.change, self.dim, self.axis = scalar, dim, axis
+        self.memo: dict[int, tuple[Scalar, Scalar]] = {}  # the key's owner is kept, so that its id stays its own
+
+    def stage(self, stage: Stage | Sort) -> Stage | Sort:
+        if isinstance(stage, Sort):
+            return replace(stage, axis=self.axis(stage.axis), key=self.scalar(stage.key), count=self.dim(stage.count),
+                           values=self.store(stage.values), positions=self.store(stage.positions))
+        return replace(stage, axes=tuple(map(self.axis, stage.axes)), value=self.scalar(stage.value),
+                       store=self.store(stage.store))
+
+    def store(self, store: Store | None) -> Store | None:
+        if store is None:
+            return None
+        guard = None if store.guard is None else self.scalar(store.guard)
+        return replace(store, index=self.index(store.index), guard=guard)
+
+    def index(self, index: tuple) -> tuple:
+        return tuple(self.scalar(i) if is_scalar(i) else self.dim(i) for i in index)
+
+    def scalar(self, scalar: Scalar) -> Scalar:
+        for one in walk(scalar):
+            if id(one) not in self.memo:
+                self.memo[id(one)] = one, self.change(self.with_parts(one))
+        return self.memo[id(scalar)][1]
+
+    def with_parts(self, scalar: Scalar) -> Scalar:
+        if isinstance(scalar, Apply):
+            args = tuple(self.memo[id(a)][1] for a in scalar.args)
+            return scalar if all(x is y for x, y in zip(args, scalar.args)) else replace(scalar, args=args)
+        if isinstance(scalar, Index):
+            dim = self.dim(scalar.dim)
+            return scalar if dim is scalar.dim else replace(scalar, dim=dim)
+        if isinstance(scalar, Load):
+            index = tuple(self.memo[id(i)][1] if is_scalar(i) else self.dim(i) for i in scalar.index)
+            return scalar if all(x is y for x, y in zip(index, scalar.index)) else replace(scalar, index=index)
+        return scalar
+
+
+def rebuild_kernel(kernel: Kernel, rebuilder: Rebuilder) -> Kernel:
+    """The kernel with every stage rebuilt; shared axes and buffers as they are."""
+    return replace(kernel, stages=tuple(map(rebuilder.stage, kernel.stages)))
+
+
+def substitute_axes(kernel: Kernel, values: Mapping[str, Dim]) -> Kernel:
+    """The kernel with axes replaced by index expressions; the loops themselves are the caller's to change."""
+    rebuilder = Rebuilder(dim=lambda d: substitute(d, values),
+                          axis=lambda a: replace(a, extent=substitute(a.extent, values)))
+    return rebuild_kernel(kernel, rebuilder)
+
+
+def replace_buffers(kernel: Kernel, buffers: Mapping[str, Any]) -> Kernel:
+    """The kernel with buffers exchanged by name, everywhere."""
+    def exchanged(scalar: Scalar) -> Scalar:
+        new = buffers.get(scalar.buffer.name) if isinstance(scalar, Load) else None
+        return replace(scalar, buffer=new) if new is not None else scalar
+
+    class Exchange(Rebuilder):
+        def store(self, store: Store | None) -> Store | None:
+            made = super().store(store)
+            return made if made is None else replace(made, buffer=buffers.get(made.buffer.name, made.buffer))
+
+    rebuilt = rebuild_kernel(kernel, Exchange(scalar=exchanged))
+    return replace(rebuilt, **{part: tuple(buffers.get(b.name, b) for b in getattr(kernel, part))
+                               for part in ("inputs", "outputs", "rows")})
+
+

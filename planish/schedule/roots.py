@@ -1,0 +1,104 @@
+"""Which nodes get memory of their own.
+
+In: a graph. Out: the nodes that are computed by a kernel and stored ("roots"), in graph order; every other node is
+inlined into the kernels that need it. A node is a root when it has no index map (reductions, contractions, sorts), when
+it is an output, or when two or more roots need it and computing it anew would cost more than reading it back.
+"""
+from __future__ import annotations
+
+from math import prod
+
+from planish.ir.graph import Graph
+from planish.ir.node import Node
+from planish.schedule.scalars import has_index_map, hinted, splat_of
+
+CHEAP = {"neg", "abs", "add", "sub", "mul", "cast", "select", "maximum", "minimum", "bitwise_and", "bitwise_or",
+         "bitwise_xor", "bitwise_not", "logical_not", "eq", "ne", "lt", "le", "gt", "ge", "bitcast", "check"}
+INLINE_LIMIT = 300  # nodes inlined into one kernel
+
+
+def choose_roots(graph: Graph, hint: dict[str, int]) -> list[Node]:
+    """The nodes to store, operands before users. Inputs and constants have memory already and are not listed."""
+    chooser = _Chooser(graph, hint)
+    return [n for n in graph.nodes() if n in chooser.roots]
+
+
+class _Chooser:
+    def __init__(self, graph: Graph, hint: dict[str, int]):
+        self.hint = hint
+        self.users = graph.users()
+        self.wanted = set(graph.roots)
+        self.roots: set[Node] = set()
+        self.sinks: dict[Node, set[Node]] = {}
+        self.weight: dict[Node, int] = {}
+        for node in reversed(graph.nodes()):
+            if not has_memory(node):
+                self.visit(node)
+
+    def visit(self, node: Node) -> None:
+        sinks: set[Node] = set()
+        for user in self.users[node]:
+            sinks |= {user} if user in self.roots else self.sinks.get(user, set())
+        if self.is_root(node, sinks):
+            self.roots.add(node)
+            self.weight[node] = 1
+        else:
+            self.sinks[node] = sinks
+            for sink in sinks:
+                self.weight[sink] = self.weight.get(sink, 1) + 1
+
+    def is_root(self, node: Node, sinks: set[Node]) -> bool:
+        if isinstance(node.type, tuple):
+            return False  # its items are
+        if node in self.wanted or not has_index_map(node) or node.op.name == "concat":
+            return True
+        if not sinks or splat_of(node) is not None:
+            return False
+        if self.is_free(node):
+            return False
+        users = self.users[node]
+        if len(sinks) > 1 or any(self.needs_memory(node, u) for u in users):
+            return True
+        if self.weight[next(iter(sinks))] > INLINE_LIMIT:
+            return True
+        return self.is_costly(node) and any(self.repeats(node, u) for u in users)
+
+    def is_free(self, node: Node) -> bool:
+        """Recomputed rather than stored: pure movement, and arithmetic on single numbers' worth of data."""
+        if node.op.name in ("reshape", "broadcast_to", "transpose", "slice", "reverse", "iota"):
+            return True
+        if node.op.has("pointwise"):
+            return node.op.name in CHEAP and all(splat_of(o) is not None or o.op.name == "iota" for o in node.operands)
+        return False
+
+    def is_costly(self, node: Node) -> bool:
+        return node.op.name not in CHEAP and not self.is_free(node)
+
+    def needs_memory(self, node: Node, user: Node) -> bool:
+        """A contraction reads its operands many times; a gather reads from anywhere."""
+        if user.op.has("contraction") or user.op.name == "reduce_window":
+            return True
+        if user.op.name in ("take", "take_along", "gather_nd", "dynamic_slice"):
+            return user.operands[0] is node and self.is_costly(node)
+        if user in self.roots or not self.is_free(user):
+            return False
+        return any(self.needs_memory(user, further) for further in self.users[user])
+
+    def repeats(self, node: Node, user: Node) -> bool:
+        """Whether inlining into `user` computes `node` many times in the innermost loop: broadcast along outer axes,
+        or read at two different indices."""
+        if user.op.name in ("take", "take_along", "gather_nd"):
+            return True
+        count, space = self.count(node), self.count(user)
+        if isinstance(user.type, tuple) or user.op.has("reduction"):
+            return False
+        return space >= 4 * count and node.ndim > 0 and node.shape[-1] != 1
+
+    def count(self, node: Node) -> int:
+        types = node.type if isinstance(node.type, tuple) else (node.type,)
+        return prod(hinted(d, self.hint) for d in types[0].shape)
+
+
+def has_memory(node: Node) -> bool:
+    """Inputs and constants."""
+    return node.op.name in ("input", "constant")
