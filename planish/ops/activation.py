@@ -1,4 +1,4 @@
-"""Composite elementwise ops: activations, clip, square. On float16 and bfloat16 they are computed in float32, rounded once."""
+"""Composite elementwise ops: activations, clip, square. float16 and bfloat16 are computed in float32."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -47,18 +47,20 @@ def in_accumulator(decompose: Callable[..., Any]) -> Callable[..., Any]:
     return widening
 
 
-def activation(name: str, formula: Callable[..., Any], *, attributes: type = NoAttributes, dtypes: Sequence[DType] = FLOATS,
-               samples: Samples | None = None, rule: Callable[..., Any] = broadcast_rule,
-               gradient: Callable[..., Any] | None = None) -> Op:
+def activation(name: str, formula: Callable[..., Any], *, attributes: type = NoAttributes,
+               dtypes: Sequence[DType] = FLOATS, samples: Samples | None = None,
+               rule: Callable[..., Any] = broadcast_rule, gradient: Callable[..., Any] | None = None) -> Op:
     """`formula(attributes, x)` in terms of other ops, from which the gradient follows unless one is given."""
     decompose = in_accumulator(formula)
     return define(name, "activation", rule, operands=1, dtypes=dtypes, attributes=attributes,
-                  traits={"pointwise", "composite"}, tolerance="composite", samples=samples or unary_samples(-10, 10),
-                  decompose=decompose, gradient=gradient or by_decomposition(decompose))
+                  traits={"pointwise", "composite"}, tolerance="composite",
+                  samples=samples or unary_samples(-10, 10), decompose=decompose,
+                  gradient=gradient or by_decomposition(decompose))
 
 
 def _gelu_rule(attributes: GeluAttributes, x: TensorType) -> TensorType:
-    require(attributes.approximate in ("none", "tanh"), f"approximate is none or tanh, not {attributes.approximate}")
+    require(attributes.approximate in ("none", "tanh"),
+            f"approximate is none or tanh, not {attributes.approximate}")
     return x
 
 
@@ -86,8 +88,8 @@ gelu = activation("gelu", _gelu, attributes=GeluAttributes, rule=_gelu_rule,
                   samples=unary_samples(-10, 10, {"approximate": "none"}, {"approximate": "tanh"}))
 silu = activation("silu", lambda a, x: ops.mul(x, ops.sigmoid(x)))
 softplus = activation("softplus", _softplus)
-elu = activation("elu", lambda a, x: ops.select(ops.gt(x, 0), x, ops.mul(ops.expm1(x), a.alpha)), attributes=AlphaAttributes,
-                 samples=unary_samples(-10, 10, {"alpha": 1.0}, {"alpha": 0.3}),
+elu = activation("elu", lambda a, x: ops.select(ops.gt(x, 0), x, ops.mul(ops.expm1(x), a.alpha)),
+                 attributes=AlphaAttributes, samples=unary_samples(-10, 10, {"alpha": 1.0}, {"alpha": 0.3}),
                  gradient=in_float32(lambda g, a, y, x: ops.select(ops.gt(x, 0), g, g * ops.add(y, a.alpha))))
 leaky_relu = activation("leaky_relu", lambda a, x: ops.select(ops.gt(x, 0), x, ops.mul(x, a.alpha)),
                         attributes=AlphaAttributes,
@@ -102,7 +104,8 @@ def _clip_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     bounds = np.array(low, dtype.numpy), np.array(high, dtype.numpy)
     for sample in unary_samples()(rng, dtype):
         yield Sample((*sample.operands, *bounds), {}, sample.label)
-    yield Sample(tuple(random_array(rng, dtype, s) for s in ((3, 17), (17,), (3, 1))), {}, "bounds per element")
+    yield Sample(tuple(random_array(rng, dtype, s) for s in ((3, 17), (17,), (3, 1))), {},
+                 "bounds per element")
 
 
 def _clip_rule(attributes: NoAttributes, x: TensorType, low: TensorType, high: TensorType) -> TensorType:

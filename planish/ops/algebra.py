@@ -7,8 +7,8 @@ from planish.ops.record import get_op
 
 
 class Algebra:
-    """`x * 2 + y` builds mul and add. Comparison operators build ops too, except == and !=, which stay Python's own
-    (identity), since nodes are dict keys: write `eq(x, y)`."""
+    """`x * 2 + y` builds mul and add. Comparison operators build ops too, except == and !=, which stay
+    Python's own (identity), since nodes are dict keys: write `eq(x, y)`."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
 """Elementwise ops of two operands of one dtype; shapes broadcast as NumPy's do.
 
-Integers wrap. Dividing an integer by 0 gives 0, and the least integer divided by -1 wraps; shifts by the width or more,
-and by negative counts, shift everything out.
+Integers wrap. Dividing an integer by 0 gives 0, and the least integer divided by -1 wraps; shifts by the
+width or more, and by negative counts, shift everything out.
 """
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def binary(name: str, meaning: Callable[..., Any], slopes: Callable[..., Any] | 
     reference = rounded(meaning)
     gradient = None if not differentiable else no_slope if slopes is None else pointwise_gradient(slopes)
     return define(name, "binary", rule, lambda a, x, y: reference(x, y), operands=2, dtypes=dtypes,
-                  traits={"pointwise", *traits}, tolerance=tolerance, samples=samples or binary_samples(), gradient=gradient)
+                  traits={"pointwise", *traits}, tolerance=tolerance, samples=samples or binary_samples(),
+                  gradient=gradient)
 
 
 # --- integer meanings
@@ -120,20 +121,23 @@ _SYMMETRIC = {"commutative"}
 add = binary("add", np.add, lambda g, z, x, y: (g, g), dtypes=ANY, traits=_SYMMETRIC)
 sub = binary("sub", np.subtract, lambda g, z, x, y: (g, ops.neg(g)))
 mul = binary("mul", np.multiply, lambda g, z, x, y: (g * y, g * x), dtypes=ANY, traits=_SYMMETRIC)
-div = binary("div", np.divide, lambda g, z, x, y: (g / y, ops.neg(g * z / y)), dtypes=FLOATS, samples=_NONZERO)
+div = binary("div", np.divide, lambda g, z, x, y: (g / y, ops.neg(g * z / y)), dtypes=FLOATS,
+             samples=_NONZERO)
 floor_div = binary("floor_div", np.floor_divide, samples=_NONZERO)
 mod = binary("mod", np.remainder, lambda g, z, x, y: (g, ops.neg(g * ops.floor_div(x, y))), samples=_NONZERO,
              tolerance="rounded")
 trunc_div = binary("trunc_div", _by_kind(lambda x, y: np.trunc(x / y), _truncated_quotient), samples=_NONZERO)
-rem = binary("rem", _truncated_remainder, lambda g, z, x, y: (g, ops.neg(g * ops.trunc_div(x, y))), samples=_NONZERO)
+rem = binary("rem", _truncated_remainder, lambda g, z, x, y: (g, ops.neg(g * ops.trunc_div(x, y))),
+             samples=_NONZERO)
 pow_ = binary("pow", _by_kind(np.power, integer_power), _pow_slopes, tolerance="transcendental",
               samples=binary_samples(0, 8, right=(-3, 6)))
 atan2 = binary("atan2", np.arctan2, _atan2_slopes, dtypes=FLOATS, tolerance="transcendental")
-hypot = binary("hypot", np.hypot, lambda g, z, x, y: (g * x / z, g * y / z), dtypes=FLOATS, tolerance="transcendental",
-               traits=_SYMMETRIC)
-copysign = binary("copysign", np.copysign, lambda g, z, x, y: (g * ops.sign(x) * ops.sign(z), None), dtypes=FLOATS)
-next_after = define("next_after", "binary", broadcast_rule, lambda a, x, y: np.asarray(np.nextafter(x, y)), operands=2,
-                    dtypes=FLOATS, traits={"pointwise"}, samples=binary_samples(),
+hypot = binary("hypot", np.hypot, lambda g, z, x, y: (g * x / z, g * y / z), dtypes=FLOATS,
+               tolerance="transcendental", traits=_SYMMETRIC)
+copysign = binary("copysign", np.copysign, lambda g, z, x, y: (g * ops.sign(x) * ops.sign(z), None),
+                  dtypes=FLOATS)
+next_after = define("next_after", "binary", broadcast_rule, lambda a, x, y: np.asarray(np.nextafter(x, y)),
+                    operands=2, dtypes=FLOATS, traits={"pointwise"}, samples=binary_samples(),
                     gradient=pointwise_gradient(_zero_second))
 maximum = binary("maximum", np.maximum, _share, dtypes=ANY, traits=_SYMMETRIC)
 minimum = binary("minimum", np.minimum, _share, dtypes=ANY, traits=_SYMMETRIC)

@@ -1,4 +1,4 @@
-"""check: an effect that raises when its condition does not hold. It keeps its place among effects and is never dropped."""
+"""check: an effect that raises when its condition does not hold. It is never dropped nor moved."""
 from __future__ import annotations
 
 import builtins
@@ -28,7 +28,8 @@ def error_class(name: str) -> type[Exception] | None:
 
 def _check_rule(attributes: CheckAttributes, pred: TensorType) -> TensorType:
     require(pred.shape == (), "the condition is to be a scalar; reduce it with reduce_all")
-    require(error_class(attributes.error) is not None, f"{attributes.error} is not the name of a built-in exception")
+    require(error_class(attributes.error) is not None,
+            f"{attributes.error} is not the name of a built-in exception")
     return pred
 
 

@@ -31,8 +31,8 @@ Pairs = tuple[tuple[Dim, Dim], ...]
 
 @dataclass(frozen=True)
 class DotAttributes:
-    """Contracted axes pair up in order, and so do batch axes. The sum is scaled by alpha before it is rounded to
-    `result` (None: the operands' dtype)."""
+    """Contracted axes pair up in order, and so do batch axes. The sum is scaled by alpha before it is rounded
+    to `result` (None: the operands' dtype)."""
 
     lhs_contract: tuple[int, ...]
     rhs_contract: tuple[int, ...]
@@ -44,7 +44,8 @@ class DotAttributes:
 
 @dataclass(frozen=True)
 class ConvAttributes:
-    """One entry per spatial axis. Dilation d puts d - 1 zeros between neighbours of the operand (lhs) or kernel (rhs)."""
+    """One entry per spatial axis. Dilation d puts d - 1 zeros between neighbours of the operand (lhs) or
+    kernel (rhs)."""
 
     strides: tuple[int, ...]
     padding: Pairs
@@ -122,7 +123,7 @@ def _dot_gradient(g: Any, at: DotAttributes, y: Any, a: Any, b: Any) -> Sequence
                          alpha=at.alpha)
     gb = ops.dot_general(g, a, lhs_contract=g_a, rhs_contract=a_free, lhs_batch=batch, rhs_batch=at.lhs_batch,
                          alpha=at.alpha)
-    # ga's axes: batch, a's free, then the contracted ones in the order they have in b; and gb's the other way round.
+    # ga's axes: batch, a's free, then the contracted ones in the order they have in b; gb's the other way.
     by_b = tuple(i for _, i in sorted(zip(at.rhs_contract, at.lhs_contract, strict=True)))
     by_a = tuple(i for _, i in sorted(zip(at.lhs_contract, at.rhs_contract, strict=True)))
     return _put_back(ga, at.lhs_batch + a_free + by_b), _put_back(gb, at.rhs_batch + b_free + by_a)
@@ -150,21 +151,23 @@ def _dot_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     yield Sample((x(4), x(3)), {"lhs_contract": (), "rhs_contract": ()}, "outer product")
     yield Sample((x(2, 5, 7), x(2, 3, 7)), {"lhs_contract": (2,), "rhs_contract": (2,), "lhs_batch": (0,),
                                             "rhs_batch": (0,)}, "batch, transposed right")
-    yield Sample((x(7, 2, 5, 4), x(5, 3, 7, 2)), {"lhs_contract": (2, 0), "rhs_contract": (0, 2), "lhs_batch": (1,),
-                                                  "rhs_batch": (3,)}, "two axes, batch inside")
+    inside = {"lhs_contract": (2, 0), "rhs_contract": (0, 2), "lhs_batch": (1,), "rhs_batch": (3,)}
+    yield Sample((x(7, 2, 5, 4), x(5, 3, 7, 2)), inside, "two axes, batch inside")
     yield Sample((strided(x(9, 17)), x(11, 17).T), plain, "strided")
     yield Sample((x(200, 70), x(70, 350)), plain, "parallel")
     if dtype.is_float:
         yield Sample((x(5, 17), x(17, 9)), {**plain, "alpha": 0.125}, "alpha")
-        yield Sample((with_specials(rng, x(5, 4), dtype), with_specials(rng, x(4, 6), dtype)), plain, "special")
+        yield Sample((with_specials(rng, x(5, 4), dtype), with_specials(rng, x(4, 6), dtype)), plain,
+                     "special")
     if dtype.is_narrow_float:
         yield Sample((x(5, 17), x(17, 9)), {**plain, "result": FLOAT32}, "result f32")
     if dtype.short == "i8":
         yield Sample((x(5, 17), x(17, 9)), {**plain, "result": INT32}, "result i32")
 
 
-dot_general = define("dot_general", "contract", _dot_rule, _dot, operands=2, dtypes=NUMBERS, attributes=DotAttributes,
-                     traits={"contraction"}, tolerance="contraction", samples=_dot_samples, gradient=_dot_gradient)
+dot_general = define("dot_general", "contract", _dot_rule, _dot, operands=2, dtypes=NUMBERS,
+                     attributes=DotAttributes, traits={"contraction"}, tolerance="contraction",
+                     samples=_dot_samples, gradient=_dot_gradient)
 
 
 # --- windows, shared with reduce_window
@@ -175,8 +178,8 @@ def dilated(size: Dim, dilation: int) -> Dim:
 
 
 def window_positions(size: Dim, window: Dim, stride: int, dilation: int, padding: tuple[Dim, Dim]) -> Dim:
-    """How many places a dilated window takes in `size` padded, `stride` apart; none where there is nothing and the window
-    is one element. Raises TypeRuleError."""
+    """How many places a dilated window takes in `size` padded, `stride` apart; none where there is nothing
+    and the window is one element. Raises TypeRuleError."""
     room = size + padding[0] + padding[1] - dilated(window, dilation)
     if window != 1:
         require_at_least("padded size", size + padding[0] + padding[1], dilated(window, dilation))
@@ -193,7 +196,8 @@ def require_window(strides: Sequence[int], padding: Pairs, dilation: Sequence[in
         require(value >= 1, f"strides and dilations are 1 or more, not {value}")
 
 
-def sliding(x: np.ndarray, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]) -> np.ndarray:
+def sliding(x: np.ndarray, window: Sequence[int], strides: Sequence[int],
+            dilation: Sequence[int]) -> np.ndarray:
     """View of the windows over the last len(window) axes: [..., positions..., window...]."""
     axes = tuple(range(x.ndim - len(window), x.ndim))
     reach = tuple((k - 1) * d + 1 for k, d in zip(window, dilation, strict=True))
@@ -207,12 +211,14 @@ def sliding(x: np.ndarray, window: Sequence[int], strides: Sequence[int], dilati
 
 def _conv_rule(attributes: ConvAttributes, x: TensorType, w: TensorType) -> TensorType:
     require_same_dtype(x, w)
-    require(x.rank >= 2 and x.rank == w.rank, f"operands are [N, C, sizes...] and [O, C/groups, kernel...], not {x} and {w}")
+    require(x.rank >= 2 and x.rank == w.rank,
+            f"operands are [N, C, sizes...] and [O, C/groups, kernel...], not {x} and {w}")
     require_window(attributes.strides, attributes.padding, attributes.rhs_dilation, x.rank - 2)
     require_window(attributes.lhs_dilation, attributes.padding, attributes.lhs_dilation, x.rank - 2)
     groups = attributes.groups
     require(groups >= 1, f"groups {groups} is less than 1")
-    require_equal_sizes("channels of the operand and groups * channels of the kernel", x.shape[1], w.shape[1] * groups)
+    require_equal_sizes("channels of the operand and groups * channels of the kernel", x.shape[1],
+                        w.shape[1] * groups)
     require(w.shape[0] % groups == 0, f"{w.shape[0]} output channels do not divide into {groups} groups")
     sizes = [window_positions(dilated(n, ld), k, s, rd, p) for n, k, s, p, ld, rd in
              zip(x.shape[2:], w.shape[2:], attributes.strides, attributes.padding, attributes.lhs_dilation,
@@ -244,7 +250,7 @@ def _conv_gradient(g: Any, a: ConvAttributes, y: Any, x: Any, w: Any) -> Sequenc
 
 
 def _conv_operand_gradient(g: Any, a: ConvAttributes, x: Any, w: Any) -> Any:
-    """g, dilated by the strides, convolved with the reversed kernel; where padding would be negative, cut instead."""
+    """g, dilated by the strides, convolved with the reversed kernel; cut where padding would be negative."""
     spatial = range(len(a.strides))
     flipped = ops.reverse(_swap_channels(w, a.groups), axes=tuple(range(2, len(w.shape))))
     padding, starts, stops = [], [], []
@@ -257,9 +263,10 @@ def _conv_operand_gradient(g: Any, a: ConvAttributes, x: Any, w: Any) -> Any:
         padding.append((before, after))
         starts.append(start)
         stops.append(start + size)
-    whole = ops.conv(g, flipped, strides=(1,) * len(a.strides), padding=tuple(padding), lhs_dilation=a.strides,
-                     rhs_dilation=a.rhs_dilation, groups=a.groups)
-    return ops.slice(whole, starts=(0, 0, *starts), stops=(*x.shape[:2], *stops), steps=(1, 1, *a.lhs_dilation))
+    whole = ops.conv(g, flipped, strides=(1,) * len(a.strides), padding=tuple(padding),
+                     lhs_dilation=a.strides, rhs_dilation=a.rhs_dilation, groups=a.groups)
+    return ops.slice(whole, starts=(0, 0, *starts), stops=(*x.shape[:2], *stops),
+                     steps=(1, 1, *a.lhs_dilation))
 
 
 def _swap_channels(w: Any, groups: int) -> Any:
@@ -271,7 +278,8 @@ def _swap_channels(w: Any, groups: int) -> Any:
 
 
 def _conv_kernel_gradient(g: Any, a: ConvAttributes, x: Any, w: Any) -> Any:
-    """x convolved with g: channels stand where the batch stood, and strides and dilation of the kernel change places."""
+    """x convolved with g: channels stand where the batch stood, and strides and dilation of the kernel change
+    places."""
     batch, channels, *sizes = x.shape
     inner, rank = channels // a.groups, len(sizes)
     lhs = ops.reshape(x, shape=(batch, a.groups, inner, *sizes))
@@ -280,14 +288,16 @@ def _conv_kernel_gradient(g: Any, a: ConvAttributes, x: Any, w: Any) -> Any:
     rhs = ops.transpose(g, axes=(1, 0, *range(2, 2 + rank)))
     whole = ops.conv(lhs, rhs, strides=a.rhs_dilation, padding=a.padding, lhs_dilation=a.lhs_dilation,
                      rhs_dilation=a.strides, groups=a.groups)
-    cut = ops.slice(whole, starts=(0,) * (2 + rank), stops=(inner, w.shape[0], *w.shape[2:]), steps=(1,) * (2 + rank))
+    cut = ops.slice(whole, starts=(0,) * (2 + rank), stops=(inner, w.shape[0], *w.shape[2:]),
+                    steps=(1,) * (2 + rank))
     return ops.transpose(cut, axes=(1, 0, *range(2, 2 + rank)))
 
 
 def conv_case(spatial: int, **changes: Any) -> dict[str, Any]:
     """Attributes of a plain convolution over `spatial` axes, but for `changes`."""
     ones = (1,) * spatial
-    return {"strides": ones, "padding": ((0, 0),) * spatial, "lhs_dilation": ones, "rhs_dilation": ones, **changes}
+    return {"strides": ones, "padding": ((0, 0),) * spatial, "lhs_dilation": ones, "rhs_dilation": ones,
+            **changes}
 
 
 def _conv_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
@@ -299,7 +309,8 @@ def _conv_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     yield Sample((x(2, 4, 7, 7), x(8, 4, 1, 1)), conv_case(2), "1x1")
     yield Sample((x(2, 6, 8, 8), x(6, 1, 3, 3)), conv_case(2, padding=same, groups=6), "depthwise")
     yield Sample((x(2, 6, 8, 8), x(4, 3, 3, 2)), conv_case(2, groups=2, padding=((0, 2), (1, 0))), "groups")
-    yield Sample((x(1, 2, 12, 11), x(3, 2, 3, 2)), conv_case(2, rhs_dilation=(2, 3), strides=(1, 2)), "dilated kernel")
+    yield Sample((x(1, 2, 12, 11), x(3, 2, 3, 2)), conv_case(2, rhs_dilation=(2, 3), strides=(1, 2)),
+                 "dilated kernel")
     yield Sample((x(1, 2, 4, 5), x(3, 2, 3, 3)), conv_case(2, lhs_dilation=(2, 3), padding=((2, 3), (2, 2))),
                  "dilated operand")
     yield Sample((x(2, 3, 17), x(4, 3, 5)), conv_case(1, padding=((2, 2),)), "one axis")

@@ -1,6 +1,6 @@
 """Control flow: cond, while_loop, scan_loop. Attributes hold graphs.
 
-A graph here is anything with `inputs` and `outputs` (of which `type` is read) and `run(*arrays) -> tuple of arrays`.
+A graph here is anything with `inputs`, `outputs` (of which `type` is read) and `run(*arrays) -> arrays`.
 """
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ class WhileAttributes:
 
 @dataclass(frozen=True)
 class ScanLoopAttributes:
-    """`body` takes the carries (the first `carries` operands) and one slice of each of the others along axis 0, and gives
-    the next carries and one slice of each stacked result. It runs `length` times, from the end where `reverse`."""
+    """`body` takes the carries (the first `carries` operands) and one slice of each of the others along axis
+    0, and gives the next carries and one slice of each stacked result. It runs `length` times, from the end
+    where `reverse`."""
 
     body: Any
     length: int
@@ -128,7 +129,7 @@ def _scan_loop(a: ScanLoopAttributes, *operands: np.ndarray) -> tuple[np.ndarray
     return (*carries, *results)
 
 
-# --- records. Graphs are made one folder up, so the samples are made there too: what runs a graph tests these.
+# --- records. Graphs are made one folder up, so these have no samples here.
 
 def _no_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     return iter(())
@@ -136,7 +137,7 @@ def _no_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
 
 cond = define("cond", "control", _cond_rule, _cond, operands=None, dtypes=(BOOL,), attributes=CondAttributes,
               traits={"control"}, samples=_no_samples)
-while_loop = define("while_loop", "control", _while_rule, _while, operands=None, dtypes=ANY, attributes=WhileAttributes,
-                    traits={"control"}, samples=_no_samples)
+while_loop = define("while_loop", "control", _while_rule, _while, operands=None, dtypes=ANY,
+                    attributes=WhileAttributes, traits={"control"}, samples=_no_samples)
 scan_loop = define("scan_loop", "control", _scan_loop_rule, _scan_loop, operands=None, dtypes=ANY,
                    attributes=ScanLoopAttributes, traits={"control"}, samples=_no_samples)

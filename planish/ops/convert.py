@@ -52,7 +52,8 @@ def _select_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         cond, x, y = _branches(rng, branch, (5, 7), (5, 7), (5, 7))
         yield Sample((strided(cond), strided(x), y), label=f"{branch.short}, strided")
         values = special_values(branch)
-        yield Sample((rng.uniform(size=values.size) < 0.5, values, values[::-1]), label=f"{branch.short}, special")
+        yield Sample((rng.uniform(size=values.size) < 0.5, values, values[::-1]),
+                     label=f"{branch.short}, special")
     yield Sample(_branches(rng, FLOAT64, (PARALLEL,), (PARALLEL,), (PARALLEL,)), label="parallel")
 
 
@@ -61,8 +62,9 @@ def _branches(rng: np.random.Generator, dtype: DType, *shapes: tuple[int, ...]) 
     return (random_array(rng, BOOL, first), *(random_array(rng, dtype, s) for s in rest))
 
 
-select = define("select", "convert", _select_rule, lambda a, cond, x, y: np.where(cond, x, y), operands=3, dtypes=(BOOL,),
-                traits={"pointwise"}, samples=_select_samples, gradient=pointwise_gradient(_select_slopes))
+select = define("select", "convert", _select_rule, lambda a, cond, x, y: np.where(cond, x, y), operands=3,
+                dtypes=(BOOL,), traits={"pointwise"}, samples=_select_samples,
+                gradient=pointwise_gradient(_select_slopes))
 
 
 # --- fma: one rounding
@@ -74,7 +76,7 @@ def fused(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
         return x * y + z
     if dtype is FLOAT64:
         return _fused_float64(x, y, z)
-    # In float64 the product of narrower floats is exact; the sum is rounded to odd so that the last rounding is right.
+    # In float64 the product of narrower floats is exact; the sum rounds to odd so that the last one is right.
     return _sum_to_odd(x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)).astype(x.dtype)
 
 
@@ -85,7 +87,7 @@ def _two_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sum_to_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a + b, inexact sums to the neighbour with an odd last bit (Boldo and Melquiond, IEEE Trans. Computers 57, 2008)."""
+    """a + b, inexact sums to the neighbour with an odd last bit (Boldo and Melquiond, IEEE TC 57, 2008)."""
     total, error = map(np.asarray, _two_sum(a, b))
     even = (total.view(np.int64) & 1) == 0
     moved = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
@@ -148,7 +150,7 @@ def _cast_rule(attributes: CastAttributes, x: TensorType) -> TensorType:
 
 
 def converted(x: np.ndarray, dtype: DType) -> np.ndarray:
-    """Floats to integers: towards zero (outside the integer's range the value is the machine's). To bool: x != 0."""
+    """Floats to integers: towards zero (out of range, the value is the machine's). To bool: x != 0."""
     if dtype.is_integer and dtype_of(x).is_narrow_float:
         x = x.astype(np.float32)
     return x.astype(dtype.numpy)
@@ -181,10 +183,11 @@ cast = define("cast", "convert", _cast_rule, lambda a, x: converted(x, a.dtype),
 # --- bitcast
 
 def _bitcast_rule(attributes: CastAttributes, x: TensorType) -> TensorType:
-    require_dtype(TensorType(attributes.dtype), NUMBERS, "its dtype is one of")
-    require(x.dtype.bits == attributes.dtype.bits,
-            f"{x.dtype.short} has {x.dtype.bits} bits and {attributes.dtype.short} has {attributes.dtype.bits}")
-    return x.with_dtype(attributes.dtype)
+    to = attributes.dtype
+    require_dtype(TensorType(to), NUMBERS, "its dtype is one of")
+    require(x.dtype.bits == to.bits,
+            f"{x.dtype.short} has {x.dtype.bits} bits and {to.short} has {to.bits}")
+    return x.with_dtype(to)
 
 
 def _bitcast_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
@@ -197,5 +200,5 @@ def _bitcast_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]
         yield Sample((random_array(rng, dtype, (PARALLEL,)),), {"dtype": to}, f"to {to.short}, parallel")
 
 
-bitcast = define("bitcast", "convert", _bitcast_rule, lambda a, x: x.view(a.dtype.numpy), operands=1, dtypes=NUMBERS,
-                 attributes=CastAttributes, traits={"pointwise"}, samples=_bitcast_samples)
+bitcast = define("bitcast", "convert", _bitcast_rule, lambda a, x: x.view(a.dtype.numpy), operands=1,
+                 dtypes=NUMBERS, attributes=CastAttributes, traits={"pointwise"}, samples=_bitcast_samples)

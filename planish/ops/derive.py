@@ -1,7 +1,7 @@
 """The gradient of a composite op, from its decomposition.
 
-The decomposition is run on operands that remember how they were made; then the gradients of the ops it used are chained
-backwards. Whatever the operands are (nodes, arrays), the cotangents are made of the same.
+The decomposition is run on operands that remember how they were made; then the gradients of the ops it used
+are chained backwards. Whatever the operands are (nodes, arrays), the cotangents are made of the same.
 """
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def by_decomposition(decompose: Callable[..., Any]) -> Callable[..., Sequence[An
 
 
 def _hand_on(step: Step, cotangents: dict[int, Any]) -> None:
-    """Hand the cotangents of one step's results on to its operands; sums run from the last use to the first."""
+    """Hand the cotangents of a step's results on to its operands; sums run from the last use to the first."""
     given = tuple(cotangents.get(id(m)) for m in step.made)
     if not step.used or all(g is None for g in given):
         return
@@ -98,8 +98,8 @@ def _hand_on(step: Step, cotangents: dict[int, Any]) -> None:
 
 
 def in_float32(formula: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
-    """The gradient of an op of one operand from `formula(g, attributes, result, x)`, in float32 for float16 and
-    bfloat16 and rounded once."""
+    """The gradient of an op of one operand from `formula(g, attributes, result, x)`, in float32 for float16
+    and bfloat16 and rounded once."""
     def gradient(g: Any, attributes: Any, result: Any, x: Any) -> Sequence[Any]:
         dtype = dtype_of(x.dtype)
         wide = [cast_to(t, dtype.accumulator) for t in (g, result, x)]

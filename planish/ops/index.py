@@ -97,7 +97,8 @@ def _iota(a: IotaAttributes) -> np.ndarray:
 
 
 def _iota_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
-    for shape, axis in (((1,), 0), ((33,), 0), ((3, 17), 1), ((17, 3), 0), ((0, 3), 0), ((2, 3, 8), 1), ((70_000,), 0)):
+    for shape, axis in (((1,), 0), ((33,), 0), ((3, 17), 1), ((17, 3), 0), ((0, 3), 0), ((2, 3, 8), 1),
+                        ((70_000,), 0)):
         yield Sample((), {"shape": shape, "axis": axis, "dtype": dtype}, f"{shape}, axis {axis}")
 
 
@@ -115,8 +116,9 @@ def _size_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         yield Sample((), {"dim": n, "dtype": dtype}, f"size {n}")
 
 
-size = define("size", "index", _size_rule, lambda a: np.asarray(a.dim, a.dtype.numpy), operands=0, dtypes=NUMBERS,
-              attributes=SizeAttributes, traits={"indexing"}, samples=_size_samples, gradient=lambda g, a, y: ())
+size = define("size", "index", _size_rule, lambda a: np.asarray(a.dim, a.dtype.numpy), operands=0,
+              dtypes=NUMBERS, attributes=SizeAttributes, traits={"indexing"}, samples=_size_samples,
+              gradient=lambda g, a, y: ())
 
 
 # --- take
@@ -165,7 +167,8 @@ def _take_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     yield Sample((x(9, 5), random_index(rng, 9, (0,))), {"axis": 0}, "no indices")
     yield Sample((x(0, 5), np.zeros((0, 2), np.int64)), {"axis": 0}, "no rows, no indices")
     yield Sample((strided(x(9, 7)), strided(random_index(rng, 7, (3, 4)))), {"axis": 1}, "strided")
-    yield Sample((special_values(dtype), random_index(rng, special_values(dtype).size, (40,))), {"axis": 0}, "special")
+    yield Sample((special_values(dtype), random_index(rng, special_values(dtype).size, (40,))), {"axis": 0},
+                 "special")
     yield Sample((x(100, 16), random_index(rng, 100, (4400,))), {"axis": 0}, "parallel")
 
 
@@ -282,8 +285,9 @@ def _gather_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     yield Sample((x(100, 16), random_index(rng, 100, (4400, 1))), plain, "parallel")
 
 
-gather_nd = define("gather_nd", "index", _gather_rule, _gather, operands=2, dtypes=ANY, attributes=GatherAttributes,
-                   traits={"indexing"}, samples=_gather_samples, gradient=_gather_gradient)
+gather_nd = define("gather_nd", "index", _gather_rule, _gather, operands=2, dtypes=ANY,
+                   attributes=GatherAttributes, traits={"indexing"}, samples=_gather_samples,
+                   gradient=_gather_gradient)
 
 
 # --- dynamic_slice
@@ -297,7 +301,8 @@ def require_starts(x: TensorType, starts: Sequence[TensorType]) -> None:
 
 def window_at(x: np.ndarray, starts: Sequence[np.ndarray], sizes: Sequence[int]) -> tuple[slice, ...]:
     """The window of `sizes` at `starts`, moved inside where it reaches over an end."""
-    at = (int(np.clip(from_the_end(np.asarray(s), n), 0, n - m)) for s, n, m in zip(starts, x.shape, sizes, strict=True))
+    at = (int(np.clip(from_the_end(np.asarray(s), n), 0, n - m))
+          for s, n, m in zip(starts, x.shape, sizes, strict=True))
     return tuple(slice(start, start + m) for start, m in zip(at, sizes, strict=True))
 
 
@@ -315,7 +320,8 @@ def _dynamic_slice_gradient(g: Any, a: SizesAttributes, y: Any, x: Any, *starts:
 
 
 def _start_cases(rng: np.random.Generator) -> Iterator[tuple[tuple[np.ndarray, ...], str]]:
-    for starts, label in (((0, 0), "at 0"), ((2, 5), "inside"), ((-3, -9), "from the end"), ((100, -100), "outside")):
+    for starts, label in (((0, 0), "at 0"), ((2, 5), "inside"), ((-3, -9), "from the end"),
+                          ((100, -100), "outside")):
         yield tuple(np.asarray(s, np.int64) for s in starts), label
     yield tuple(np.asarray(s, np.int32) for s in (1, 3)), "i32 starts"
 
@@ -329,13 +335,16 @@ def _dynamic_slice_samples(rng: np.random.Generator, dtype: DType) -> Iterator[S
     yield Sample((random_array(rng, dtype, (300, 300)), *starts), {"sizes": (270, 260)}, "parallel")
 
 
-dynamic_slice = define("dynamic_slice", "index", _dynamic_slice_rule, lambda a, x, *starts: x[window_at(x, starts, a.sizes)],
-                       operands=None, dtypes=ANY, attributes=SizesAttributes, traits={"indexing"},
-                       samples=_dynamic_slice_samples, gradient=_dynamic_slice_gradient)
+dynamic_slice = define("dynamic_slice", "index", _dynamic_slice_rule,
+                       lambda a, x, *starts: x[window_at(x, starts, a.sizes)], operands=None, dtypes=ANY,
+                       attributes=SizesAttributes, traits={"indexing"}, samples=_dynamic_slice_samples,
+                       gradient=_dynamic_slice_gradient)
 
 
-def _update_rule(attributes: NoAttributes, x: TensorType, update: TensorType, *starts: TensorType) -> TensorType:
-    require(update.dtype is x.dtype and update.rank == x.rank, "the update is to have the operand's dtype and rank")
+def _update_rule(attributes: NoAttributes, x: TensorType, update: TensorType,
+                 *starts: TensorType) -> TensorType:
+    require(update.dtype is x.dtype and update.rank == x.rank,
+            "the update is to have the operand's dtype and rank")
     require_starts(x, starts)
     for n, m in zip(x.shape, update.shape, strict=True):
         require_at_least("operand size", n, m)
@@ -359,8 +368,10 @@ def _update_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         yield Sample((x, random_array(rng, dtype, (3, 8)), *starts), {}, label)
         yield Sample((strided(x), random_array(rng, dtype, (17, 7)).T, *starts), {}, f"{label}, strided")
     yield Sample((x, random_array(rng, dtype, (0, 8)), *starts), {}, "empty")
-    yield Sample((random_array(rng, dtype, (300, 300)), random_array(rng, dtype, (270, 260)), *starts), {}, "parallel")
+    yield Sample((random_array(rng, dtype, (300, 300)), random_array(rng, dtype, (270, 260)), *starts), {},
+                 "parallel")
 
 
-dynamic_update_slice = define("dynamic_update_slice", "index", _update_rule, _update, operands=None, dtypes=ANY,
-                              traits={"indexing"}, samples=_update_samples, gradient=_update_gradient)
+dynamic_update_slice = define("dynamic_update_slice", "index", _update_rule, _update, operands=None,
+                              dtypes=ANY, traits={"indexing"}, samples=_update_samples,
+                              gradient=_update_gradient)

@@ -78,7 +78,8 @@ def _matmul(attributes: NoAttributes, a: Any, b: Any) -> Any:
     if ra == 1:
         return ops.dot_general(b, a, lhs_contract=(rb - 2,), rhs_contract=(0,))
     axes = tuple(range(len(batch)))
-    return ops.dot_general(a, b, lhs_contract=(len(batch) + 1,), rhs_contract=(len(batch),), lhs_batch=axes, rhs_batch=axes)
+    return ops.dot_general(a, b, lhs_contract=(len(batch) + 1,), rhs_contract=(len(batch),), lhs_batch=axes,
+                           rhs_batch=axes)
 
 
 def _matmul_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
@@ -92,9 +93,9 @@ def _matmul_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     yield Sample((x(150, 128), x(128, 470)), {}, "parallel")
 
 
-matmul = define("matmul", "linear", _matmul_rule, operands=2, dtypes=NUMBERS, traits={"composite", "contraction"},
-                tolerance="contraction", samples=_matmul_samples, decompose=_matmul,
-                gradient=by_decomposition(_matmul))
+matmul = define("matmul", "linear", _matmul_rule, operands=2, dtypes=NUMBERS,
+                traits={"composite", "contraction"}, tolerance="contraction", samples=_matmul_samples,
+                decompose=_matmul, gradient=by_decomposition(_matmul))
 
 
 # --- attention
@@ -104,14 +105,17 @@ def _attention_rule(attributes: AttentionAttributes, *operands: TensorType) -> T
     q, k, v, *mask = operands
     require_same_dtype(q, k, v)
     require(q.rank >= 2 and q.rank == k.rank == v.rank, "q, k, v are [..., length, features] of one rank")
-    require(q.shape[:-2] == k.shape[:-2] == v.shape[:-2], "q, k, v are to have the same axes before the last two")
+    require(q.shape[:-2] == k.shape[:-2] == v.shape[:-2],
+            "q, k, v are to have the same axes before the last two")
     require_equal_sizes("features of q and k", q.shape[-1], k.shape[-1])
     require_equal_sizes("lengths of k and v", k.shape[-2], v.shape[-2])
-    require(attributes.scale is not None or is_static(q.shape[-1]), "give a scale where the features are symbolic")
+    require(attributes.scale is not None or is_static(q.shape[-1]),
+            "give a scale where the features are symbolic")
     scores = (*q.shape[:-1], k.shape[-2])
     for m in mask:
         require(m.dtype in (BOOL, q.dtype), f"the mask is bool or {q.dtype.short}, not {m.dtype.short}")
-        require(broadcast_shapes(m.shape, scores) == scores, f"the mask {m} does not broadcast to {q.with_shape(scores)}")
+        require(broadcast_shapes(m.shape, scores) == scores,
+                f"the mask {m} does not broadcast to {q.with_shape(scores)}")
     return q.with_shape((*q.shape[:-1], v.shape[-1]))
 
 
@@ -120,15 +124,18 @@ def _attention(a: AttentionAttributes, q: Any, k: Any, v: Any, *mask: Any) -> An
     rank = len(q.shape)
     batch, last = tuple(range(rank - 2)), (rank - 1,)
     scale = 1 / sqrt(q.shape[-1]) if a.scale is None else a.scale
-    scores = ops.dot_general(q, k, lhs_contract=last, rhs_contract=last, lhs_batch=batch, rhs_batch=batch, alpha=scale)
+    scores = ops.dot_general(q, k, lhs_contract=last, rhs_contract=last, lhs_batch=batch, rhs_batch=batch,
+                             alpha=scale)
     hidden = like(q, -np.inf)
     if a.causal:
-        row, column = (apply_nullary(ops.iota, q, shape=tuple(scores.shape[-2:]), axis=i, dtype=INT64) for i in (0, 1))
+        row, column = (apply_nullary(ops.iota, q, shape=tuple(scores.shape[-2:]), axis=i, dtype=INT64)
+                       for i in (0, 1))
         scores = ops.select(ops.ge(row, column), scores, hidden)
     for m in mask:
         scores = ops.select(m, scores, hidden) if dtype_of(m.dtype) is BOOL else ops.add(scores, m)
     weights = ops.softmax(scores, axis=rank - 1)
-    return ops.dot_general(weights, v, lhs_contract=last, rhs_contract=(rank - 2,), lhs_batch=batch, rhs_batch=batch)
+    return ops.dot_general(weights, v, lhs_contract=last, rhs_contract=(rank - 2,), lhs_batch=batch,
+                           rhs_batch=batch)
 
 
 def _attention_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
@@ -137,7 +144,8 @@ def _attention_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sampl
     plain = {"scale": None, "causal": False}
     for s, t, d in ((1, 1, 1), (3, 8, 17), (17, 33, 8), (64, 65, 16)):
         yield Sample((x(2, s, d), x(2, t, d), x(2, t, d)), plain, f"{s} queries, {t} keys, {d} features")
-    yield Sample((x(2, 3, 9, 8), x(2, 3, 9, 8), x(2, 3, 9, 5)), {"scale": 0.5, "causal": True}, "causal, scale")
+    yield Sample((x(2, 3, 9, 8), x(2, 3, 9, 8), x(2, 3, 9, 5)), {"scale": 0.5, "causal": True},
+                 "causal, scale")
     yield Sample((x(9, 8), x(17, 8), x(17, 8), rng.uniform(size=(9, 17)) < 0.7), plain, "bool mask")
     yield Sample((x(2, 9, 8), x(2, 17, 8), x(2, 17, 8), x(9, 17)), plain, "additive mask")
     yield Sample((strided(x(9, 8)), x(8, 17).T, strided(x(17, 8))), plain, "strided")
@@ -145,9 +153,10 @@ def _attention_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sampl
     yield Sample((x(16, 130, 32), x(16, 140, 32), x(16, 140, 32)), plain, "parallel")
 
 
-attention = define("attention", "linear", _attention_rule, operands=None, dtypes=FLOATS, attributes=AttentionAttributes,
-                   traits={"composite"}, tolerance="composite", samples=_attention_samples,
-                   decompose=in_accumulator(_attention), gradient=by_decomposition(in_accumulator(_attention)))
+attention = define("attention", "linear", _attention_rule, operands=None, dtypes=FLOATS,
+                   attributes=AttentionAttributes, traits={"composite"}, tolerance="composite",
+                   samples=_attention_samples, decompose=in_accumulator(_attention),
+                   gradient=by_decomposition(in_accumulator(_attention)))
 
 
 # --- one_hot
@@ -160,13 +169,15 @@ def _one_hot_rule(attributes: OneHotAttributes, index: TensorType) -> TensorType
 
 def _one_hot(a: OneHotAttributes, index: Any) -> Any:
     column = ops.reshape(cast_to(index, INT64), shape=(*index.shape, 1))
-    return cast_to(ops.eq(column, apply_nullary(ops.iota, index, shape=(a.depth,), axis=0, dtype=INT64)), a.dtype)
+    return cast_to(ops.eq(column, apply_nullary(ops.iota, index, shape=(a.depth,), axis=0, dtype=INT64)),
+                   a.dtype)
 
 
 def _one_hot_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     for shape in ((), (1,), (17,), (3, 5), (0, 2), (1000,)):
         for of in (FLOAT32, BOOL, INT32):
-            yield Sample((random_array(rng, dtype, shape, -2, 9),), {"depth": 7, "dtype": of}, f"{shape} to {of.short}")
+            yield Sample((random_array(rng, dtype, shape, -2, 9),), {"depth": 7, "dtype": of},
+                         f"{shape} to {of.short}")
     yield Sample((random_array(rng, dtype, (9,)),), {"depth": 0, "dtype": FLOAT32}, "no depth")
     yield Sample((random_array(rng, dtype, (1100,), 0, 64),), {"depth": 64, "dtype": FLOAT32}, "parallel")
 

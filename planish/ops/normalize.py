@@ -1,4 +1,4 @@
-"""Composite ops over axes: means, softmax, norms. float16 and bfloat16 are computed in float32 and rounded once.
+"""Composite ops over axes: means, softmax, norms. float16 and bfloat16 are computed in float32.
 
 Variance is two-pass: the mean first, then the mean of squared distances, so a large mean does no harm.
 """
@@ -91,7 +91,8 @@ def _batch_norm_rule(attributes: EpsilonAttributes, x: TensorType, *parameters: 
 def _normalised(x: TensorType, shape: Sequence[Any], *parameters: TensorType) -> TensorType:
     require_same_dtype(x, *parameters)
     for parameter in parameters:
-        require(parameter.shape == tuple(shape), f"parameters are to be {x.with_shape(shape)}, not {parameter}")
+        require(parameter.shape == tuple(shape),
+                f"parameters are to be {x.with_shape(shape)}, not {parameter}")
     return x
 
 
@@ -195,7 +196,8 @@ def _over_axes(*settings: dict[str, Any]) -> Samples:
         for more in settings:
             for x, label in _inputs(rng, dtype):
                 yield Sample((x,), {"axes": (1,), **more}, f"{label}, {more}")
-            yield Sample((random_array(rng, dtype, (4, 17, 3)),), {"axes": (0, 2), **more}, f"two axes, {more}")
+            yield Sample((random_array(rng, dtype, (4, 17, 3)),), {"axes": (0, 2), **more},
+                         f"two axes, {more}")
     return samples
 
 
@@ -221,11 +223,12 @@ def _batch_norm_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Samp
 
 # --- records
 
-def _composite(name: str, rule: Callable[..., Any], formula: Callable[..., Any], attributes: type, samples: Samples,
-               operands: int = 1, gradient: Callable[..., Any] | None = None) -> Op:
+def _composite(name: str, rule: Callable[..., Any], formula: Callable[..., Any], attributes: type,
+               samples: Samples, operands: int = 1, gradient: Callable[..., Any] | None = None) -> Op:
     decompose = in_accumulator(formula)
-    return define(name, "normalize", rule, operands=operands, dtypes=FLOATS, attributes=attributes, traits={"composite"},
-                  tolerance="composite", samples=samples, decompose=decompose, gradient=gradient or by_decomposition(decompose))
+    return define(name, "normalize", rule, operands=operands, dtypes=FLOATS, attributes=attributes,
+                  traits={"composite"}, tolerance="composite", samples=samples, decompose=decompose,
+                  gradient=gradient or by_decomposition(decompose))
 
 
 _KEEPING = ({"keepdims": False}, {"keepdims": True})
@@ -240,6 +243,9 @@ log_softmax = _composite("log_softmax", _axis_rule, _log_softmax, AxisAttributes
 logsumexp = _composite("logsumexp", _nonempty_axes_rule, _logsumexp, ReduceAttributes, _over_axes(*_KEEPING),
                        gradient=in_float32(_logsumexp_gradient))
 layer_norm = _composite("layer_norm", _layer_norm_rule, _layer_norm, LayerNormAttributes,
-                        _with_parameters(2, {"axes_count": 1, "epsilon": 1e-5}, {"axes_count": 2, "epsilon": 1e-3}), 3)
-rms_norm = _composite("rms_norm", _rms_norm_rule, _rms_norm, EpsilonAttributes, _with_parameters(1, {"epsilon": 1e-6}), 2)
-batch_norm = _composite("batch_norm", _batch_norm_rule, _batch_norm, EpsilonAttributes, _batch_norm_samples, 5)
+                        _with_parameters(2, {"axes_count": 1, "epsilon": 1e-5},
+                                         {"axes_count": 2, "epsilon": 1e-3}), 3)
+rms_norm = _composite("rms_norm", _rms_norm_rule, _rms_norm, EpsilonAttributes,
+                      _with_parameters(1, {"epsilon": 1e-6}), 2)
+batch_norm = _composite("batch_norm", _batch_norm_rule, _batch_norm, EpsilonAttributes,
+                        _batch_norm_samples, 5)

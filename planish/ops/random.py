@@ -1,6 +1,6 @@
-"""Random numbers from a key and a counter: the same key gives the same numbers on every target and thread count.
+"""Random numbers from a key and a counter: the same on every target and thread count.
 
-Words come from Philox4x32-10 (Salmon, Moraes, Dror and Shaw, Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011).
+Words come from Philox4x32-10 (Salmon, Moraes, Dror, Shaw, Parallel Random Numbers: As Easy as 1, 2, 3, 2011).
 """
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _high(product: np.ndarray) -> np.ndarray:
 
 
 def words(key: np.ndarray, count: int) -> np.ndarray:
-    """The first `count` words of the key's stream: word i is word i % 4 of counter (i // 4 low, i // 4 high, 0, 0)."""
+    """The first `count` words of the key's stream: word i % 4 of counter (i // 4 low, i // 4 high, 0, 0)."""
     blocks = np.arange(-(-count // 4), dtype=np.uint64)
     zero = np.zeros(blocks.size, np.uint32)
     counter = np.stack([blocks.astype(np.uint32), (blocks >> _HALF).astype(np.uint32), zero, zero], axis=-1)
@@ -159,7 +159,8 @@ def _samples_of(dtypes: tuple[DType, ...]) -> Callable[..., Iterator[Sample]]:
         for of in dtypes:
             for shape in ((), (1,), (3,), (8,), (17,), (33,), (1000,), (3, 5), (0, 2), (2, 3, 7)):
                 yield Sample((_key(rng),), {"shape": shape, "dtype": of}, f"{shape} {of.short}")
-            yield Sample((np.array([0, 2 ** 32 - 1], np.uint32),), {"shape": (9,), "dtype": of}, f"key of ends, {of.short}")
+            yield Sample((np.array([0, 2 ** 32 - 1], np.uint32),), {"shape": (9,), "dtype": of},
+                         f"key of ends, {of.short}")
         yield Sample((_key(rng),), {"shape": (70_000,), "dtype": dtypes[0]}, "parallel")
     return samples
 
@@ -169,17 +170,19 @@ def _split_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         yield Sample((_key(rng),), {"count": count}, f"{count} keys" + ", parallel" * (count > 10_000))
 
 
-random_bits = define("random_bits", "random", _rule_for((UINT32, UINT64)), _bits, operands=1, dtypes=(UINT32,),
-                     attributes=BitsAttributes, traits={"random"}, samples=_samples_of((UINT32, UINT64)), gradient=no_slope)
+random_bits = define("random_bits", "random", _rule_for((UINT32, UINT64)), _bits, operands=1,
+                     dtypes=(UINT32,), attributes=BitsAttributes, traits={"random"},
+                     samples=_samples_of((UINT32, UINT64)), gradient=no_slope)
 
 
 def _composite(name: str, formula: Callable[..., Any], tolerance: str) -> Op:
-    return define(name, "random", _rule_for(FLOATS), operands=1, dtypes=(UINT32,), attributes=RandomAttributes,
-                  traits={"random", "composite"}, tolerance=tolerance, samples=_samples_of(FLOATS), decompose=formula,
-                  gradient=no_slope)
+    return define(name, "random", _rule_for(FLOATS), operands=1, dtypes=(UINT32,),
+                  attributes=RandomAttributes, traits={"random", "composite"}, tolerance=tolerance,
+                  samples=_samples_of(FLOATS), decompose=formula, gradient=no_slope)
 
 
 random_uniform = _composite("random_uniform", _uniform, "exact")
 random_normal = _composite("random_normal", _normal, "composite")
-split_key = define("split_key", "random", _split_rule, operands=1, dtypes=(UINT32,), attributes=SplitAttributes,
-                   traits={"random", "composite"}, samples=_split_samples, decompose=_split, gradient=no_slope)
+split_key = define("split_key", "random", _split_rule, operands=1, dtypes=(UINT32,),
+                   attributes=SplitAttributes, traits={"random", "composite"}, samples=_split_samples,
+                   decompose=_split, gradient=no_slope)

@@ -1,8 +1,9 @@
 """What an operation is: one record with every fact about it.
 
-An `Op` is called with operands to apply it. What happens depends on the operands: graph nodes build a node, patterns
-build a pattern, arrays are evaluated by the op's NumPy meaning. So a gradient or a decomposition is written once, as a
-formula, and works on all of them. A front end joins by giving its operand type a classmethod `apply_op`.
+An `Op` is called with operands to apply it. What happens depends on the operands: graph nodes build a node,
+patterns build a pattern, arrays are evaluated by the op's NumPy meaning. So a gradient or a decomposition is
+written once, as a formula, and works on all of them. A front end joins by giving its operand type a
+classmethod `apply_op`.
 """
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ class Op:
     name        as printed
     family      the file of planish/ops it is recorded in
     infer       (attributes, *operand types) -> result type, or a tuple of them; raises TypeRuleError
-    reference   (attributes, *arrays) -> array(s): the NumPy meaning, of the dtype the arrays have. A composite op has
-                none of its own: its decomposition, run on arrays, is its meaning
+    reference   (attributes, *arrays) -> array(s): the NumPy meaning, of the dtype the arrays have. A
+                composite op has none of its own: its decomposition, run on arrays, is its meaning
     attributes  frozen dataclass of the attributes; every value hashable
     traits      facts that passes ask for: pointwise, commutative, view, reduction, scan, effect, composite...
     tolerance   the row of the dtype table (ops/tolerance.py) that says how close is the same answer
@@ -66,7 +67,8 @@ class Op:
         for operand in operands:
             apply = getattr(type(operand), "apply_op", None)
             if apply is not None:
-                is_open = getattr(type(operand), "open_attributes", False)  # a pattern may leave attributes out
+                # A pattern may leave attributes out.
+                is_open = getattr(type(operand), "open_attributes", False)
                 return apply(self, operands, attributes if is_open else self.make_attributes(attributes))
         return self.evaluate(self.make_attributes(attributes), *_as_arrays(operands))
 
@@ -75,7 +77,8 @@ class Op:
             return self.attributes(**values)
         except TypeError as error:
             known = ", ".join(f.name for f in fields(self.attributes)) or "none"
-            raise TypeRuleError(f"{self.name}: its attributes are {known}; given {', '.join(values) or 'none'}") from error
+            given = ", ".join(values) or "none"
+            raise TypeRuleError(f"{self.name}: its attributes are {known}; given {given}") from error
 
     def evaluate(self, attributes: Any, *arrays: np.ndarray) -> Any:
         """The NumPy meaning on arrays, warnings of NumPy silenced."""

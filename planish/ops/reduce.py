@@ -12,6 +12,7 @@ from planish.ops.rules import (
     ANY,
     BITS,
     NUMBERS,
+    count_of,
     define,
     like,
     no_slope,
@@ -53,7 +54,8 @@ def _extremum_rule(attributes: ReduceAttributes, x: TensorType) -> TensorType:
 def _reduced_by(ufunc: np.ufunc) -> Callable[..., np.ndarray]:
     def meaning(a: ReduceAttributes, x: np.ndarray) -> np.ndarray:
         wide = widened(x)
-        return np.asarray(ufunc.reduce(wide, axis=a.axes, dtype=wide.dtype, keepdims=a.keepdims)).astype(x.dtype)
+        result = ufunc.reduce(wide, axis=a.axes, dtype=wide.dtype, keepdims=a.keepdims)
+        return np.asarray(result).astype(x.dtype, copy=False)
     return meaning
 
 
@@ -77,18 +79,11 @@ def _prod_gradient(g: Any, a: ReduceAttributes, y: Any, x: Any) -> Sequence[Any]
     kept = [i for i in range(len(x.shape)) if i not in a.axes]
     order = (*kept, *a.axes)
     moved = ops.transpose(x, axes=order)
-    count = ops.reshape(moved, shape=(*(x.shape[i] for i in kept), _length(x.shape, a.axes)))
-    axis = len(kept)
-    others = ops.cumprod(count, axis=axis, exclusive=True) * ops.cumprod(count, axis=axis, exclusive=True, reverse=True)
-    back = ops.transpose(ops.reshape(others, shape=tuple(moved.shape)), axes=tuple(order.index(i) for i in range(len(order))))
+    rows = ops.reshape(moved, shape=(*(x.shape[i] for i in kept), count_of(x.shape, a.axes)))
+    before, after = (ops.cumprod(rows, axis=len(kept), exclusive=True, reverse=r) for r in (False, True))
+    others = ops.reshape(before * after, shape=tuple(moved.shape))
+    back = ops.transpose(others, axes=tuple(order.index(i) for i in range(len(order))))
     return (stretched(g, x, a) * back,)
-
-
-def _length(shape: Sequence[Any], axes: Sequence[int]) -> Any:
-    total: Any = 1
-    for axis in axes:
-        total = total * shape[axis]
-    return total
 
 
 # --- samples
@@ -131,14 +126,15 @@ def _arg_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
 
 # --- records
 
-def _reduction(name: str, ufunc: np.ufunc, gradient: Callable[..., Any], dtypes: Sequence[DType], *, empty: bool = True,
-               tolerance: str = "exact") -> Op:
+def _reduction(name: str, ufunc: np.ufunc, gradient: Callable[..., Any], dtypes: Sequence[DType], *,
+               empty: bool = True, tolerance: str = "exact") -> Op:
     return define(name, "reduce", _reduce_rule if empty else _extremum_rule, _reduced_by(ufunc), operands=1,
                   dtypes=dtypes, attributes=ReduceAttributes, traits={"reduction"}, tolerance=tolerance,
                   samples=_samples(empty), gradient=gradient)
 
 
-reduce_sum = _reduction("reduce_sum", np.add, lambda g, a, y, x: (stretched(g, x, a),), NUMBERS, tolerance="reduction")
+reduce_sum = _reduction("reduce_sum", np.add, lambda g, a, y, x: (stretched(g, x, a),), NUMBERS,
+                        tolerance="reduction")
 reduce_prod = _reduction("reduce_prod", np.multiply, _prod_gradient, NUMBERS, tolerance="reduction")
 reduce_max = _reduction("reduce_max", np.maximum, _extremum_gradient, ANY, empty=False)
 reduce_min = _reduction("reduce_min", np.minimum, _extremum_gradient, ANY, empty=False)

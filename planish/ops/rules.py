@@ -1,8 +1,9 @@
 """What type rules, formulas and records of all families share.
 
-`define` makes a record of a type rule that only states its case: the head of the error message (op, operand types),
-the number of operands and the dtypes taken are seen to here. Formulas reach ops of any family through `ops`, and make
-constants in the world of an operand (graph, pattern or arrays) with `like`, `size_like` and `apply_nullary`.
+`define` makes a record of a type rule that only states its case: the head of the error message (op, operand
+types), the number of operands and the dtypes taken are seen to here. Formulas reach ops of any family through
+`ops`, and make constants in the world of an operand (graph, pattern or arrays) with `like`, `size_like` and
+`apply_nullary`.
 """
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def define(name: str, family: str, rule: Callable[..., Types], reference: Callab
            operands: int | None, dtypes: Sequence[DType], samples: Callable[..., Iterator[Sample]],
            attributes: type = NoAttributes, traits: Iterable[str] = (), tolerance: str = "exact",
            gradient: Callable[..., Any] | None = None, decompose: Callable[..., Any] | None = None) -> Op:
-    """Record an op. `rule` raises TypeRuleError with the bare reason; `operands` None means any number from one up."""
+    """Record an op. `rule` raises TypeRuleError with the bare reason. `operands` None: one or more."""
     return register(Op(name, family, _with_head(name, rule, operands, tuple(dtypes)),
                        reference or _meaning_of(decompose), attributes, frozenset(traits), tolerance, samples,
                        tuple(dtypes), gradient, decompose))
@@ -71,7 +72,8 @@ def _meaning_of(decompose: Callable[..., Any] | None) -> Callable[..., Any]:
     return decompose
 
 
-def _with_head(name: str, rule: Callable[..., Types], operands: int | None, dtypes: tuple[DType, ...]) -> Callable[..., Types]:
+def _with_head(name: str, rule: Callable[..., Types], operands: int | None,
+               dtypes: tuple[DType, ...]) -> Callable[..., Types]:
     @wraps(rule)
     def infer(attributes: Any, *types: Types) -> Types:
         try:
@@ -110,7 +112,8 @@ def require_dtype(type_: TensorType, dtypes: Sequence[DType], what: str = "takes
 
 def require_same_dtype(*types: TensorType) -> None:
     names = [t.dtype.short for t in types]
-    require(len(set(names)) == 1, f"operands are to have one dtype, not {' and '.join(dict.fromkeys(names))}; cast first")
+    require(len(set(names)) == 1,
+            f"operands are to have one dtype, not {' and '.join(dict.fromkeys(names))}; cast first")
 
 
 def require_axis(axis: int, rank: int) -> None:
@@ -161,13 +164,14 @@ def _in_world_of(beside: Any, op: Op, attributes: Any) -> Any:
 
 
 def apply_nullary(op: Op, beside: Any, **attributes: Any) -> Any:
-    """An op without operands (iota, size), as a node where `beside` is a node and as an array where it is one."""
+    """An op without operands (iota, size): a node where `beside` is a node, an array where it is one."""
     return _in_world_of(beside, op, op.make_attributes(attributes))
 
 
 def like(x: Any, number: Any, dtype: DType | None = None) -> Any:
     """A constant scalar of x's dtype (or `dtype`), of x's world."""
-    return _in_world_of(x, get_op("constant"), Content.of(np.asarray(number, (dtype or dtype_of(x.dtype)).numpy)))
+    value = np.asarray(number, (dtype or dtype_of(x.dtype)).numpy)
+    return _in_world_of(x, get_op("constant"), Content.of(value))
 
 
 def filled_like(x: Any, number: Any, shape: Shape | None = None) -> Any:
@@ -190,7 +194,7 @@ def count_of(shape: Shape, axes: Sequence[int]) -> Dim:
 
 
 def unbroadcast(g: Any, shape: Shape) -> Any:
-    """Sum `g` over the axes along which an operand of `shape` was broadcast: the cotangent of that operand."""
+    """The cotangent of an operand of `shape`: `g` summed over the axes along which it was broadcast."""
     extra = len(g.shape) - len(shape)
     stretched = [extra + i for i, d in enumerate(shape) if d == 1 and g.shape[extra + i] != 1]
     axes = (*range(extra), *stretched)
@@ -198,11 +202,12 @@ def unbroadcast(g: Any, shape: Shape) -> Any:
 
 
 def pointwise_gradient(formula: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
-    """The record's gradient from `formula(g, result, *operands)`, which may ignore that operands are broadcast."""
+    """The record's gradient from `formula(g, result, *operands)`, which may ignore broadcasting."""
     def gradient(g: Any, attributes: Any, result: Any, *operands: Any) -> Sequence[Any]:
         parts = formula(g, result, *operands)
         parts = parts if isinstance(parts, tuple) else (parts,)
-        return tuple(None if p is None else unbroadcast(p, x.shape) for p, x in zip(parts, operands, strict=True))
+        return tuple(None if p is None else unbroadcast(p, x.shape)
+                     for p, x in zip(parts, operands, strict=True))
     return gradient
 
 
@@ -214,7 +219,7 @@ def no_slope(g: Any, attributes: Any, result: Any, *operands: Any) -> Sequence[N
 # --- NumPy meanings
 
 def rounded(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    """`function` computed in float32 for float16 and bfloat16 operands and rounded once; other dtypes as they are."""
+    """`function`, computed in float32 for float16 and bfloat16 operands and rounded once."""
     @wraps(function)
     def meaning(*arrays: np.ndarray, **options: Any) -> np.ndarray:
         dtype = arrays[0].dtype

@@ -1,6 +1,6 @@
-"""Sample operands for the records: random and special values, at the sizes where generated code changes its mind.
+"""Sample operands for the records: random and special values, at the sizes where generated code differs.
 
-In: a generator and a dtype. Out: Samples whose labels say what is special about them. Nothing here judges results.
+In: a generator and a dtype. Out: Samples; the label says what is special. Nothing here judges results.
 """
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def random_array(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...],
     if dtype.kind == "bool":
         return np.asarray(rng.integers(0, 2, shape), dtype=bool)
     if dtype.is_float:
-        return np.asarray(rng.uniform(-4 if low is None else low, 4 if high is None else high, shape)).astype(dtype.numpy)
+        values = rng.uniform(-4 if low is None else low, 4 if high is None else high, shape)
+        return np.asarray(values).astype(dtype.numpy)
     info = np.iinfo(dtype.numpy)
     least = info.min if low is None else max(int(low), info.min)
     most = info.max if high is None else min(int(high) - 1, info.max)
@@ -33,7 +34,7 @@ def random_array(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...],
 
 @cache
 def special_values(dtype: DType) -> np.ndarray:
-    """Where meanings differ: NaN, infinities, signed zeros, subnormals, extremes, 0, ±1, halves; extremes of integers."""
+    """Where meanings differ: NaN, infinities, signed zeros, subnormals, halves, extremes."""
     if dtype.kind == "bool":
         return np.array([False, True])
     if dtype.is_integer:
@@ -42,7 +43,7 @@ def special_values(dtype: DType) -> np.ndarray:
         return np.array(whole + [-1, -2, -3, -7] * (dtype.kind == "int"), dtype.numpy)
     with np.errstate(over="ignore"):
         tiny, huge = _extremes(dtype)
-        positive = np.array([0.0, tiny, 3 * tiny, 1e-3, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 100.0, np.inf], np.float64)
+        positive = np.array([0.0, tiny, 3 * tiny, 1e-3, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 100.0, np.inf])
         values = np.concatenate([positive, -positive, [np.nan]]).astype(dtype.numpy)
         return np.concatenate([values, np.array([huge, -huge], dtype.numpy)])
 
@@ -63,7 +64,7 @@ def special_pairs(dtype: DType) -> tuple[np.ndarray, np.ndarray]:
 
 
 def strided(array: np.ndarray) -> np.ndarray:
-    """The same values, not contiguous: every second element of a larger array, axes in reversed memory order."""
+    """The same values, not contiguous: every second element of a larger array, the last axis outermost."""
     wide = np.zeros(tuple(2 * n for n in reversed(array.shape)), array.dtype).transpose()
     view = wide[tuple(slice(None, None, 2) for _ in array.shape)]
     view[...] = array
@@ -91,8 +92,8 @@ def unary_samples(low: float | None = None, high: float | None = None, *cases: d
     return samples
 
 
-def binary_samples(low: float | None = None, high: float | None = None, *, right: tuple[float, float] | None = None,
-                   specials: bool = True) -> Samples:
+def binary_samples(low: float | None = None, high: float | None = None, *,
+                   right: tuple[float, float] | None = None, specials: bool = True) -> Samples:
     """`right` is the range of the second operand where it differs."""
     def samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         def x(*shape: int) -> np.ndarray:
@@ -115,7 +116,7 @@ def binary_samples(low: float | None = None, high: float | None = None, *, right
 
 
 def varied(*cases: dict[str, Any], shape: tuple[int, ...]) -> Samples:
-    """One operand of `shape` under several attribute settings: contiguous, strided, and with special values."""
+    """One operand of `shape` under several attribute settings: contiguous, strided, with special values."""
     def samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         for attributes in cases:
             label = f"{shape}, " + ", ".join(f"{k}={v}" for k, v in attributes.items())

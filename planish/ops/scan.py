@@ -1,4 +1,4 @@
-"""Running reductions along one axis. float16 and bfloat16 are kept in float32 on the way; every result is rounded once.
+"""Running reductions along one axis. float16 and bfloat16 are kept in float32; every result is rounded once.
 
 `reverse` runs from the end; `exclusive` leaves the element itself out, so the first result is the identity.
 """
@@ -66,8 +66,9 @@ def _positions(x: Any, axis: int) -> Any:
 
 
 def _cumprod_gradient(g: Any, a: ScanAttributes, y: Any, x: Any) -> Sequence[Any]:
-    """Sum over results i of g_i times the product without x_j. Needs n^2 products along an axis of n, and no division,
-    so that zeros do no harm. A new axis k = a.axis + 1 runs over the factors and then over the results."""
+    """Sum over results i of g_i times the product without x_j. Needs n^2 products along an axis of n, and no
+    division, so that zeros do no harm. A new axis k = a.axis + 1 runs over the factors and then over the
+    results."""
     j, k = a.axis, a.axis + 1
     shape = (*x.shape[:k], x.shape[j], *x.shape[k:])
     across = ops.broadcast_to(ops.reshape(x, shape=(*x.shape[:j], 1, *x.shape[j:])), shape=shape)
@@ -102,15 +103,17 @@ def _shifted_back(g: Any, a: ScanAttributes) -> Any:
     none = (0,) * rank
     if a.reverse:
         stops = tuple(n - o for n, o in zip(g.shape, one, strict=True))
-        return ops.pad(ops.slice(g, starts=none, stops=stops, steps=(1,) * rank), like(g, 0), low=one, high=none)
-    return ops.pad(ops.slice(g, starts=one, stops=tuple(g.shape), steps=(1,) * rank), like(g, 0), low=none, high=one)
+        kept = ops.slice(g, starts=none, stops=stops, steps=(1,) * rank)
+        return ops.pad(kept, like(g, 0), low=one, high=none)
+    kept = ops.slice(g, starts=one, stops=tuple(g.shape), steps=(1,) * rank)
+    return ops.pad(kept, like(g, 0), low=none, high=one)
 
 
 # --- samples and records
 
 def _samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     def x(*shape: int) -> np.ndarray:
-        return random_array(rng, dtype, shape, -1.5, 1.5) if dtype.is_float else random_array(rng, dtype, shape)
+        return random_array(rng, dtype, shape, *((-1.5, 1.5) if dtype.is_float else ()))
     for reverse in (False, True):
         for exclusive in (False, True):
             how = {"reverse": reverse, "exclusive": exclusive}
@@ -127,8 +130,8 @@ def _scan(name: str, ufunc: np.ufunc, identity: Callable[[DType], Any], gradient
           tolerance: str = "exact") -> Op:
     def meaning(a: ScanAttributes, x: np.ndarray) -> np.ndarray:
         wide = np.flip(widened(x), a.axis) if a.reverse else widened(x)
-        result = _scanned(wide, a.axis, ufunc, identity(dtype_of(wide)), a.exclusive).astype(x.dtype, copy=False)
-        return np.flip(result, a.axis) if a.reverse else result
+        result = _scanned(wide, a.axis, ufunc, identity(dtype_of(wide)), a.exclusive)
+        return (np.flip(result, a.axis) if a.reverse else result).astype(x.dtype, copy=False)
     return define(name, "scan", _scan_rule, meaning, operands=1, dtypes=NUMBERS, attributes=ScanAttributes,
                   traits={"scan"}, tolerance=tolerance, samples=_samples, gradient=gradient)
 

@@ -58,14 +58,16 @@ def _write(result: np.ndarray, at: Any, updates: np.ndarray, reduction: str) -> 
 
 # --- scatter_along
 
-def _along_rule(attributes: ScatterAlongAttributes, x: TensorType, index: TensorType, updates: TensorType) -> TensorType:
+def _along_rule(attributes: ScatterAlongAttributes, x: TensorType, index: TensorType,
+                updates: TensorType) -> TensorType:
     _require_reduction(attributes.reduction, x, updates)
     require_along(x, index, attributes.axis)
     require(updates.shape == index.shape, f"updates are to have the indices' shape {index}, not {updates}")
     return x
 
 
-def _scatter_along(a: ScatterAlongAttributes, x: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+def _scatter_along(a: ScatterAlongAttributes, x: np.ndarray, index: np.ndarray,
+                   updates: np.ndarray) -> np.ndarray:
     places = from_the_end(index, x.shape[a.axis])
     inside = (places >= 0) & (places < x.shape[a.axis])
     steps = (np.broadcast_to(s, index.shape)[inside] for s in along(places, a.axis))
@@ -74,7 +76,8 @@ def _scatter_along(a: ScatterAlongAttributes, x: np.ndarray, index: np.ndarray, 
 
 # --- scatter_nd
 
-def _nd_rule(attributes: ScatterAttributes, x: TensorType, index: TensorType, updates: TensorType) -> TensorType:
+def _nd_rule(attributes: ScatterAttributes, x: TensorType, index: TensorType,
+             updates: TensorType) -> TensorType:
     _require_reduction(attributes.reduction, x, updates)
     depth = require_depth(index, x.rank)
     expected = x.with_shape((*index.shape[:-1], *x.shape[depth:]))
@@ -99,8 +102,9 @@ def _scatter_nd(a: ScatterAttributes, x: np.ndarray, index: np.ndarray, updates:
 
 # --- gradients: reading back what was written, where it was inside
 
-def _scatter_gradient(g: Any, x: Any, y: Any, updates: Any, reduction: str, read: Any, write: Any) -> tuple[Any, Any]:
-    """`read(t)` gathers t at the indices, 0 for dropped updates; `write(t, u, reduction)` scatters u into t."""
+def _scatter_gradient(g: Any, x: Any, y: Any, updates: Any, reduction: str, read: Any,
+                      write: Any) -> tuple[Any, Any]:
+    """`read(t)` gathers t at the indices, 0 for dropped updates; `write(t, u, how)` scatters u into t."""
     zero = like(g, 0)
     if reduction == "none":
         return write(g, filled_like(updates, 0), "none"), read(g)
@@ -119,7 +123,8 @@ def _inside(index: Any, size: Any) -> Any:
     return ops.bitwise_and(ops.ge(index, ops.neg(n)), ops.lt(index, n))
 
 
-def _along_gradient(g: Any, a: ScatterAlongAttributes, y: Any, x: Any, index: Any, updates: Any) -> Sequence[Any]:
+def _along_gradient(g: Any, a: ScatterAlongAttributes, y: Any, x: Any, index: Any,
+                    updates: Any) -> Sequence[Any]:
     inside = _inside(index, x.shape[a.axis])
 
     def read(t: Any) -> Any:
@@ -162,16 +167,18 @@ def _along_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     def x(*shape: int) -> np.ndarray:
         return random_array(rng, dtype, shape)
     for reduction in ("none", *_UFUNCS):
-        for axis, shape, at in ((0, (9, 5), (17, 5)), (1, (9, 17), (9, 4)), (1, (3, 4, 5), (2, 7, 5)), (0, (5,), (0,))):
+        for axis, shape, at in ((0, (9, 5), (17, 5)), (1, (9, 17), (9, 4)), (1, (3, 4, 5), (2, 7, 5)),
+                                (0, (5,), (0,))):
             index = random_index(rng, shape[axis], at)
-            yield Sample((x(*shape), index, x(*at)), {"axis": axis, "reduction": reduction}, f"{reduction}, {shape}, {at}")
+            yield Sample((x(*shape), index, x(*at)), {"axis": axis, "reduction": reduction},
+                         f"{reduction}, {shape}, {at}")
         index = random_index(rng, 9, (17, 5), INT32, outside=True)
         yield Sample((x(9, 5), index, x(17, 5)), {"axis": 0, "reduction": reduction}, f"{reduction}, outside")
         index = random_index(rng, 9, (5, 4)).T
         yield Sample((strided(x(9, 5)), index, strided(x(4, 5))), {"axis": 0, "reduction": reduction},
                      f"{reduction}, strided")
-    yield Sample((x(70, 1000), random_index(rng, 1000, (70, 1000)), x(70, 1000)), {"axis": 1, "reduction": "add"},
-                 "parallel")
+    yield Sample((x(70, 1000), random_index(rng, 1000, (70, 1000)), x(70, 1000)),
+                 {"axis": 1, "reduction": "add"}, "parallel")
 
 
 def _nd_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
@@ -181,15 +188,20 @@ def _nd_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         how = {"reduction": reduction}
         yield Sample((x(9, 5), random_index(rng, 9, (17, 1)), x(17, 5)), how, f"{reduction}, rows")
         yield Sample((x(9, 5), random_index(rng, 5, (33, 2)), x(33)), how, f"{reduction}, elements")
-        yield Sample((x(4, 5, 6), random_index(rng, 4, (2, 3, 2), INT32), x(2, 3, 6)), how, f"{reduction}, 2-d of rows")
-        yield Sample((x(4, 5), random_index(rng, 6, (17, 2), outside=True), x(17)), how, f"{reduction}, outside")
+        yield Sample((x(4, 5, 6), random_index(rng, 4, (2, 3, 2), INT32), x(2, 3, 6)), how,
+                     f"{reduction}, 2-d of rows")
+        yield Sample((x(4, 5), random_index(rng, 6, (17, 2), outside=True), x(17)), how,
+                     f"{reduction}, outside")
         yield Sample((x(4, 5), random_index(rng, 4, (0, 1)), x(0, 5)), how, f"{reduction}, no updates")
-        yield Sample((strided(x(4, 5)), random_index(rng, 4, (1, 7)).T, strided(x(7, 5))), how, f"{reduction}, strided")
-    yield Sample((x(100, 16), random_index(rng, 100, (4400, 1)), x(4400, 16)), {"reduction": "add"}, "parallel")
+        yield Sample((strided(x(4, 5)), random_index(rng, 4, (1, 7)).T, strided(x(7, 5))), how,
+                     f"{reduction}, strided")
+    yield Sample((x(100, 16), random_index(rng, 100, (4400, 1)), x(4400, 16)), {"reduction": "add"},
+                 "parallel")
 
 
 scatter_along = define("scatter_along", "scatter", _along_rule, _scatter_along, operands=3, dtypes=ANY,
                        attributes=ScatterAlongAttributes, traits={"indexing"}, tolerance="reduction",
                        samples=_along_samples, gradient=_along_gradient)
-scatter_nd = define("scatter_nd", "scatter", _nd_rule, _scatter_nd, operands=3, dtypes=ANY, attributes=ScatterAttributes,
-                    traits={"indexing"}, tolerance="reduction", samples=_nd_samples, gradient=_nd_gradient)
+scatter_nd = define("scatter_nd", "scatter", _nd_rule, _scatter_nd, operands=3, dtypes=ANY,
+                    attributes=ScatterAttributes, traits={"indexing"}, tolerance="reduction",
+                    samples=_nd_samples, gradient=_nd_gradient)

@@ -1,4 +1,4 @@
-"""Ops that move elements and compute nothing. With trait `view`, the result can share the operand's buffer."""
+"""Ops that move elements and compute nothing. Trait `view`: the result can share the operand's buffer."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -76,8 +76,8 @@ def _reshape_rule(attributes: ShapeAttributes, x: TensorType) -> TensorType:
 
 reshape = define("reshape", "shape", _reshape_rule, lambda a, x: x.reshape(a.shape), operands=1, dtypes=ANY,
                  attributes=ShapeAttributes, traits={"movement", "view"},
-                 samples=joined(varied({"shape": (6, 4)}, {"shape": (24,)}, {"shape": (1, 2, 1, 12)}, {"shape": (2, 3, 4)},
-                                       shape=(2, 3, 4)),
+                 samples=joined(varied({"shape": (6, 4)}, {"shape": (24,)}, {"shape": (1, 2, 1, 12)},
+                                       {"shape": (2, 3, 4)}, shape=(2, 3, 4)),
                                 varied({"shape": (5, 0)}, shape=(0, 4)), varied({"shape": ()}, shape=(1, 1)),
                                 varied({"shape": (700, 100)}, shape=(350, 200))),
                  gradient=lambda g, a, y, x: (ops.reshape(g, shape=tuple(x.shape)),))
@@ -97,8 +97,8 @@ def _show(shape: Shape) -> str:
     return "(" + ", ".join(map(str, shape)) + ")"
 
 
-broadcast_to = define("broadcast_to", "shape", _broadcast_to_rule, lambda a, x: np.broadcast_to(x, a.shape), operands=1,
-                      dtypes=ANY, attributes=ShapeAttributes, traits={"movement", "view"},
+broadcast_to = define("broadcast_to", "shape", _broadcast_to_rule, lambda a, x: np.broadcast_to(x, a.shape),
+                      operands=1, dtypes=ANY, attributes=ShapeAttributes, traits={"movement", "view"},
                       samples=joined(varied({"shape": (3, 17)}, {"shape": (2, 3, 17)}, {"shape": (3, 1)},
                                             {"shape": (0, 3, 5)}, shape=(3, 1)),
                                      varied({"shape": (700, 100)}, shape=(100,))),
@@ -117,21 +117,24 @@ def _inverse(axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(axes.index(i) for i in range(len(axes)))
 
 
-transpose = define("transpose", "shape", _transpose_rule, lambda a, x: x.transpose(a.axes), operands=1, dtypes=ANY,
-                   attributes=AxesAttributes, traits={"movement", "view"},
+transpose = define("transpose", "shape", _transpose_rule, lambda a, x: x.transpose(a.axes), operands=1,
+                   dtypes=ANY, attributes=AxesAttributes, traits={"movement", "view"},
                    samples=joined(varied({"axes": (0, 1, 2)}, {"axes": (2, 1, 0)}, {"axes": (1, 2, 0)},
                                          {"axes": (0, 2, 1)}, shape=(3, 17, 8)),
-                                  varied({"axes": (1, 0)}, shape=(0, 3)), varied({"axes": (1, 0)}, shape=(700, 100))),
+                                  varied({"axes": (1, 0)}, shape=(0, 3)),
+                                  varied({"axes": (1, 0)}, shape=(700, 100))),
                    gradient=lambda g, a, y, x: (ops.transpose(g, axes=_inverse(a.axes)),))
 
 
 # --- slice
 
 def _slice_rule(attributes: SliceAttributes, x: TensorType) -> TensorType:
-    for what, values in (("starts", attributes.starts), ("stops", attributes.stops), ("steps", attributes.steps)):
+    for what, values in (("starts", attributes.starts), ("stops", attributes.stops),
+                         ("steps", attributes.steps)):
         require_one_per_axis(what, values, x.rank)
     sizes = []
-    for start, stop, step, size in zip(attributes.starts, attributes.stops, attributes.steps, x.shape, strict=True):
+    a = attributes
+    for start, stop, step, size in zip(a.starts, a.stops, a.steps, x.shape, strict=True):
         require(step >= 1, f"step {step} is less than 1")
         require_at_least("start", start, 0)
         require_at_least("stop", stop, start)
@@ -146,7 +149,8 @@ def _slices(a: SliceAttributes) -> tuple[slice, ...]:
 
 def _slice_gradient(g: Any, a: SliceAttributes, y: Any, x: Any) -> Sequence[Any]:
     """Put each element back to where it came from, zeros around and between."""
-    high = tuple(size - start - _span(n, step) for size, start, n, step in zip(x.shape, a.starts, g.shape, a.steps, strict=True))
+    spans = map(_span, g.shape, a.steps)
+    high = tuple(size - start - span for size, start, span in zip(x.shape, a.starts, spans, strict=True))
     return (ops.pad(g, like(g, 0), low=a.starts, high=high, interior=tuple(s - 1 for s in a.steps)),)
 
 
@@ -161,7 +165,8 @@ slice_ = define("slice", "shape", _slice_rule, lambda a, x: x[_slices(a)], opera
                                       {"starts": (2, 3), "stops": (6, 17), "steps": (1, 4)},
                                       {"starts": (3, 1), "stops": (3, 16), "steps": (1, 2)},
                                       {"starts": (0, 0), "stops": (7, 1), "steps": (7, 1)}, shape=(7, 17)),
-                               varied({"starts": (1, 1), "stops": (700, 201), "steps": (1, 2)}, shape=(700, 201))),
+                               varied({"starts": (1, 1), "stops": (700, 201), "steps": (1, 2)},
+                                      shape=(700, 201))),
                 gradient=_slice_gradient)
 
 
@@ -170,7 +175,8 @@ slice_ = define("slice", "shape", _slice_rule, lambda a, x: x[_slices(a)], opera
 def _pad_rule(attributes: PadAttributes, x: TensorType, fill: TensorType) -> TensorType:
     require_same_dtype(x, fill)
     require(fill.shape == (), f"the fill is to be a scalar, not {fill}")
-    for what, values in (("low", attributes.low), ("high", attributes.high), ("interior", attributes.interior)):
+    for what, values in (("low", attributes.low), ("high", attributes.high),
+                         ("interior", attributes.interior)):
         require_one_per_axis(what, values, x.rank)
         for value in values:
             require_at_least(what, value, 0)
@@ -196,7 +202,8 @@ def _pad_gradient(g: Any, a: PadAttributes, y: Any, x: Any, fill: Any) -> Sequen
 
 
 def _pad_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
-    cases = varied({"low": (0, 0), "high": (0, 0), "interior": (0, 0)}, {"low": (1, 2), "high": (3, 0), "interior": (0, 0)},
+    cases = varied({"low": (0, 0), "high": (0, 0), "interior": (0, 0)},
+                   {"low": (1, 2), "high": (3, 0), "interior": (0, 0)},
                    {"low": (0, 1), "high": (1, 5), "interior": (2, 1)}, shape=(5, 17))
     empty = varied({"low": (2, 1), "high": (0, 1), "interior": (1, 0)}, shape=(0, 3))
     large = varied({"low": (1, 2), "high": (3, 0), "interior": (0, 1)}, shape=(700, 100))
@@ -204,8 +211,9 @@ def _pad_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         yield Sample((*sample.operands, random_array(rng, dtype, ())), sample.attributes, sample.label)
 
 
-pad = define("pad", "shape", _pad_rule, lambda a, x, fill: padded(x, fill, a.low, a.high, a.interior), operands=2,
-             dtypes=ANY, attributes=PadAttributes, traits={"movement"}, samples=_pad_samples, gradient=_pad_gradient)
+pad = define("pad", "shape", _pad_rule, lambda a, x, fill: padded(x, fill, a.low, a.high, a.interior),
+             operands=2, dtypes=ANY, attributes=PadAttributes, traits={"movement"}, samples=_pad_samples,
+             gradient=_pad_gradient)
 
 
 # --- concat
@@ -244,8 +252,9 @@ def _concat_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     yield Sample((x(35_000), x(35_000)), {"axis": 0}, "parallel")
 
 
-concat = define("concat", "shape", _concat_rule, lambda a, *xs: np.concatenate(xs, a.axis), operands=None, dtypes=ANY,
-                attributes=AxisAttributes, traits={"movement"}, samples=_concat_samples, gradient=_concat_gradient)
+concat = define("concat", "shape", _concat_rule, lambda a, *xs: np.concatenate(xs, a.axis), operands=None,
+                dtypes=ANY, attributes=AxisAttributes, traits={"movement"}, samples=_concat_samples,
+                gradient=_concat_gradient)
 
 
 # --- reverse
@@ -257,6 +266,8 @@ def _reverse_rule(attributes: AxesAttributes, x: TensorType) -> TensorType:
 
 reverse = define("reverse", "shape", _reverse_rule, lambda a, x: np.flip(x, a.axes), operands=1, dtypes=ANY,
                  attributes=AxesAttributes, traits={"movement"},
-                 samples=joined(varied({"axes": (0,)}, {"axes": (1,)}, {"axes": (0, 1)}, {"axes": ()}, shape=(3, 17)),
-                                varied({"axes": (0,)}, shape=(0, 3)), varied({"axes": (1,)}, shape=(700, 100))),
+                 samples=joined(varied({"axes": (0,)}, {"axes": (1,)}, {"axes": (0, 1)}, {"axes": ()},
+                                       shape=(3, 17)),
+                                varied({"axes": (0,)}, shape=(0, 3)),
+                                varied({"axes": (1,)}, shape=(700, 100))),
                  gradient=lambda g, a, y, x: (ops.reverse(g, axes=a.axes),))

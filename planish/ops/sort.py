@@ -1,4 +1,4 @@
-"""Sorting along an axis, stable. NaN counts as greater than everything: last, and first where the order is descending."""
+"""Sorting along an axis, stable. NaN counts as the greatest: last, or first when descending."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,8 @@ def _top_k_rule(attributes: TopKAttributes, x: TensorType) -> tuple[TensorType, 
     axis, k = attributes.axis, attributes.k
     require_axis(axis, x.rank)
     high = bounds(x.shape[axis])[1]
-    require(k >= 0 and (high is None or k <= high), f"k {k} is not between 0 and {x.shape[axis]}, the size of axis {axis}")
+    require(k >= 0 and (high is None or k <= high),
+            f"k {k} is not between 0 and {x.shape[axis]}, the size of axis {axis}")
     values = x.with_shape((*x.shape[:axis], k, *x.shape[axis + 1:]))
     return values, values.with_dtype(INT64)
 
@@ -79,6 +80,7 @@ def _inputs(rng: np.random.Generator, dtype: DType) -> Iterator[tuple[np.ndarray
     for n in (1, 3, 8, 17, 33, 1000):
         yield x(3, n), 1, f"rows of {n}"
     yield x(17, 5), 0, "columns"
+    yield x(0, 9), 1, "no rows"
     yield x(3, 9, 4), 1, "middle axis"
     yield (x(9, 33).astype(np.float64) > 0).astype(dtype.numpy), 1, "ties"
     yield with_specials(rng, x(9, 33), dtype), 1, "special"
@@ -97,13 +99,15 @@ def _top_k_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     for largest in (False, True):
         for x, axis, label in _inputs(rng, dtype):
             for k in sorted({0, 1, min(5, x.shape[axis]), x.shape[axis]}):
-                yield Sample((x,), {"axis": axis, "k": k, "largest": largest}, f"{label}, k={k}, largest={largest}")
+                yield Sample((x,), {"axis": axis, "k": k, "largest": largest},
+                             f"{label}, k={k}, largest={largest}")
 
 
-sort = define("sort", "sort", _sort_rule, _sort, operands=1, dtypes=ANY, attributes=SortAttributes, traits={"sort"},
-              samples=_sort_samples, gradient=_sort_gradient)
+sort = define("sort", "sort", _sort_rule, _sort, operands=1, dtypes=ANY, attributes=SortAttributes,
+              traits={"sort"}, samples=_sort_samples, gradient=_sort_gradient)
 argsort = define("argsort", "sort", _argsort_rule,
-                 lambda a, x: order_of(x, a.axis, a.descending).astype(np.int64, copy=False), operands=1, dtypes=ANY,
-                 attributes=SortAttributes, traits={"sort"}, samples=_sort_samples, gradient=no_slope)
-top_k = define("top_k", "sort", _top_k_rule, _top_k, operands=1, dtypes=ANY, attributes=TopKAttributes, traits={"sort"},
-               samples=_top_k_samples, gradient=_top_k_gradient)
+                 lambda a, x: order_of(x, a.axis, a.descending).astype(np.int64, copy=False), operands=1,
+                 dtypes=ANY, attributes=SortAttributes, traits={"sort"}, samples=_sort_samples,
+                 gradient=no_slope)
+top_k = define("top_k", "sort", _top_k_rule, _top_k, operands=1, dtypes=ANY, attributes=TopKAttributes,
+               traits={"sort"}, samples=_top_k_samples, gradient=_top_k_gradient)

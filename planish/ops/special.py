@@ -45,7 +45,10 @@ def _rational(pair: tuple[Sequence[float], Sequence[float]], x: np.ndarray) -> n
     return _polynomial(pair[0], x) / _polynomial(pair[1], x)
 
 
-def _by_range(x: np.ndarray, result: np.ndarray, *pieces: tuple[np.ndarray, Callable[..., np.ndarray]]) -> np.ndarray:
+Piece = tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]
+
+
+def _by_range(x: np.ndarray, result: np.ndarray, *pieces: Piece) -> np.ndarray:
     """Fill `result` piece by piece: each function sees only the elements of its own range."""
     for chosen, function in pieces:
         where = np.flatnonzero(chosen)
@@ -68,7 +71,8 @@ def erf(x: np.ndarray) -> np.ndarray:
     return _by_range(
         x, np.where(np.isnan(x), x, np.copysign(1.0, x)),
         (a < 0.84375, lambda v: v + v * _rational(_ERF_SMALL, v * v)),
-        ((a >= 0.84375) & (a < 1.25), lambda v: np.copysign(_ERF_OF_ONE + _rational(_ERF_NEAR_ONE, np.abs(v) - 1), v)),
+        ((a >= 0.84375) & (a < 1.25),
+         lambda v: np.copysign(_ERF_OF_ONE + _rational(_ERF_NEAR_ONE, np.abs(v) - 1), v)),
         ((a >= 1.25) & (a < 6), lambda v: np.copysign(1 - _erfc_tail(np.abs(v)), v)))
 
 
@@ -139,7 +143,8 @@ def _lgamma_below_two(x: np.ndarray) -> np.ndarray:
     up = np.where(low, x + 1, x)
     near_two = np.where(low, 1 - x, 2 - x)
     z = near_two * near_two
-    at_two = near_two * _polynomial(_GAMMA_NEAR_TWO[0], z) + z * _polynomial(_GAMMA_NEAR_TWO[1], z) - 0.5 * near_two
+    odd, even = (_polynomial(c, z) for c in _GAMMA_NEAR_TWO)
+    at_two = near_two * odd + z * even - 0.5 * near_two
     least, value, rest = _GAMMA_MINIMUM
     d = np.where(low, x - (least - 1), x - least)
     w = d * d * d

@@ -11,7 +11,7 @@ from planish.errors import TypeRuleError
 from planish.ops.record import Op, Sample, Types, register
 from planish.types import DTYPES, DType, TensorType, dtype_of
 
-SMALL = 4096  # bytes up to which constants are compared by content; larger ones are the same when they are one array
+SMALL = 4096  # bytes up to which constants are compared by content; larger ones are equal when one array
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +73,9 @@ def _unbound(attributes: InputAttributes) -> np.ndarray:
     raise TypeRuleError(f"input {attributes.name} has no value")
 
 
-input_ = register(Op("input", "structure", lambda a: a.type, _unbound, InputAttributes, frozenset({"structure"}),
-                     "exact", _no_samples, DTYPES))
-constant = register(Op("constant", "structure", _constant_type, lambda a: a.array, Content, frozenset({"structure"}),
-                       "exact", _no_samples, DTYPES))
+input_ = register(Op("input", "structure", lambda a: a.type, _unbound, InputAttributes,
+                     frozenset({"structure"}), "exact", _no_samples, DTYPES))
+constant = register(Op("constant", "structure", _constant_type, lambda a: a.array, Content,
+                       frozenset({"structure"}), "exact", _no_samples, DTYPES))
 item = register(Op("item", "structure", _item_type, lambda a, results: results[a.index], ItemAttributes,
                    frozenset({"structure"}), "exact", _no_samples, DTYPES))

@@ -1,7 +1,8 @@
-"""How close is the same answer: one table, by the op's class and the dtype. No test has a tolerance of its own.
+"""How close is the same answer: one table, by the op's class and the dtype. No test has one of its own.
 
-`ulp` counts units in the last place of the expected value; `scale` bounds the error of long sums relative to the sum of
-magnitudes that went in (about gamma_n of Higham, Accuracy and Stability, ch. 3, for blocked summation).
+`ulp` counts units in the last place of the expected value; `scale` bounds the error of long sums relative to
+the sum of magnitudes that went in (about gamma_n of Higham, Accuracy and Stability, ch. 3, for blocked
+summation).
 """
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ EXACT = Tolerance(0.0)
 _TABLE = {
     "exact": {},
     "rounded": {FLOAT16: Tolerance(1), BFLOAT16: Tolerance(1), FLOAT32: Tolerance(1), FLOAT64: Tolerance(1)},
-    "transcendental": {FLOAT16: Tolerance(1), BFLOAT16: Tolerance(1), FLOAT32: Tolerance(5), FLOAT64: Tolerance(8)},
+    "transcendental": {FLOAT16: Tolerance(1), BFLOAT16: Tolerance(1), FLOAT32: Tolerance(5),
+                       FLOAT64: Tolerance(8)},
     "reduction": {FLOAT16: Tolerance(4, 2e-3), BFLOAT16: Tolerance(4, 1.6e-2), FLOAT32: Tolerance(4, 1e-6),
                   FLOAT64: Tolerance(4, 1e-15)},
     "contraction": {FLOAT16: Tolerance(4, 2e-3), BFLOAT16: Tolerance(4, 1.6e-2), FLOAT32: Tolerance(4, 2e-6),

@@ -29,12 +29,14 @@ _PI_2 = 2 / math.sqrt(math.pi)  # the slope of erf at 0
 
 def unary(name: str, meaning: Callable[..., Any], slope: Callable[..., Any] | None = None, *,
           dtypes: Sequence[DType] = FLOATS, tolerance: str = "transcendental",
-          between: tuple[float | None, float | None] = (None, None), rule: Callable[..., Any] = broadcast_rule) -> Op:
-    """`slope(g, y, x)` is the cotangent of x where y = meaning(x) has cotangent g; None where the slope is 0."""
+          between: tuple[float | None, float | None] = (None, None),
+          rule: Callable[..., Any] = broadcast_rule) -> Op:
+    """`slope(g, y, x)` is the cotangent of x where y = meaning(x) has cotangent g; None: it is 0."""
     reference = rounded(meaning)
     gradient = no_slope if slope is None else pointwise_gradient(slope)
-    return define(name, "unary", rule, lambda a, x: reference(x), operands=1, dtypes=dtypes, traits={"pointwise"},
-                  tolerance=tolerance, samples=unary_samples(*between), gradient=gradient)
+    return define(name, "unary", rule, lambda a, x: reference(x), operands=1, dtypes=dtypes,
+                  traits={"pointwise"}, tolerance=tolerance, samples=unary_samples(*between),
+                  gradient=gradient)
 
 
 def sigmoid_of(x: np.ndarray) -> np.ndarray:
@@ -47,8 +49,8 @@ _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760)
 
 
 def digamma(x: Any) -> Any:
-    """The slope of lgamma: recurrence up to 8, then the asymptotic series; reflection below a half (Abramowitz and Stegun,
-    6.3.5, 6.3.7 and 6.3.18)."""
+    """The slope of lgamma: recurrence up to 8, then the asymptotic series; reflection below a half
+    (Abramowitz and Stegun, 6.3.5, 6.3.7 and 6.3.18)."""
     mirror = ops.lt(x, 0.5)
     z = ops.select(mirror, 1.0 - x, x)
     w = z + 8.0

@@ -64,7 +64,7 @@ def _meaning(a: WindowAttributes, x: np.ndarray) -> np.ndarray:
 # --- gradient
 
 def _gradient(g: Any, a: WindowAttributes, y: Any, x: Any) -> Sequence[Any]:
-    """One strided slice of the padded operand per place in the window: each gets its share of g, and is put back."""
+    """One strided slice of the padded operand per place in the window: its share of g is put back there."""
     padding = {"low": tuple(p[0] for p in a.padding), "high": tuple(p[1] for p in a.padding)}
     inside = ops.pad(x, like(x, identity_of(a.kind, dtype_of(x.dtype))), **padding)
     places = list(product(*map(range, a.window)))
@@ -123,8 +123,8 @@ def _samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
 
     def case(kind: str, *window: int, **changes: Any) -> dict[str, Any]:
         ones = (1,) * len(window)
-        return {"kind": kind, "window": window, "strides": ones, "padding": ((0, 0),) * len(window), "dilation": ones,
-                **changes}
+        return {"kind": kind, "window": window, "strides": ones, "padding": ((0, 0),) * len(window),
+                "dilation": ones, **changes}
     for kind in _KINDS:
         yield Sample((x(17),), case(kind, 3), f"{kind}, one axis")
         pool = {"strides": (1, 1, 2, 2), "padding": ((0, 0), (0, 0), (1, 1), (1, 0))}
@@ -137,5 +137,6 @@ def _samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     yield Sample((x(1, 16, 68, 68),), case("max", 1, 1, 3, 3), "parallel")
 
 
-reduce_window = define("reduce_window", "window", _rule, _meaning, operands=1, dtypes=NUMBERS, attributes=WindowAttributes,
-                       traits={"reduction"}, tolerance="reduction", samples=_samples, gradient=_gradient)
+reduce_window = define("reduce_window", "window", _rule, _meaning, operands=1, dtypes=NUMBERS,
+                       attributes=WindowAttributes, traits={"reduction"}, tolerance="reduction",
+                       samples=_samples, gradient=_gradient)

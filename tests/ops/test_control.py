@@ -15,13 +15,15 @@ from planish.types import BOOL, FLOAT32, INT64, TensorType
 VECTOR, COUNT, PRED = TensorType(FLOAT32, (3,)), TensorType(INT64), TensorType(BOOL)
 
 
-def run(op: Any, arrays: tuple[np.ndarray, ...], types: tuple[TensorType, ...], **attributes: Any) -> tuple[np.ndarray, ...]:
+def run(op: Any, arrays: tuple[np.ndarray, ...], types: tuple[TensorType, ...],
+        **attributes: Any) -> tuple[np.ndarray, ...]:
     nodes = tuple(input_node(f"x{i}", t) for i, t in enumerate(types))
     return interpret(Graph(nodes, op(*nodes, **attributes)), arrays)
 
 
 def test_cond_runs_one_side() -> None:
-    attributes = {"then_graph": build_graph(lambda x: ops.mul(x, 2), VECTOR), "else_graph": build_graph(ops.neg, VECTOR)}
+    attributes = {"then_graph": build_graph(lambda x: ops.mul(x, 2), VECTOR),
+                  "else_graph": build_graph(ops.neg, VECTOR)}
     x = np.array([1, 2, 3], np.float32)
     for pred, expected in ((True, x * 2), (False, -x)):
         result, = run(ops.cond, (np.array(pred), x), (PRED, VECTOR), **attributes)
@@ -32,7 +34,8 @@ def test_while_loop_runs_until_the_condition_fails() -> None:
     condition = build_graph(lambda i, x: ops.lt(i, 5), COUNT, VECTOR)
     body = build_graph(lambda i, x: (ops.add(i, 1), ops.mul(x, 2)), COUNT, VECTOR)
     for start, times in ((0, 5), (4, 1), (9, 0)):
-        i, x = run(ops.while_loop, (np.array(start), np.ones(3, np.float32)), (COUNT, VECTOR), condition=condition, body=body)
+        i, x = run(ops.while_loop, (np.array(start), np.ones(3, np.float32)), (COUNT, VECTOR),
+                   condition=condition, body=body)
         assert i == max(start, 5) and x.tolist() == [2.0 ** times] * 3
 
 
@@ -42,8 +45,8 @@ def test_scan_loop_carries_and_stacks(reverse: bool, length: int) -> None:
     """The carry is the sum; the stacked results are the running sums."""
     body = build_graph(lambda c, x: (ops.add(c, x), ops.add(c, x)), VECTOR, VECTOR)
     xs = np.random.default_rng(0).integers(0, 9, (length, 3)).astype(np.float32)
-    carry, ys = run(ops.scan_loop, (np.zeros(3, np.float32), xs), (VECTOR, TensorType(FLOAT32, (length, 3))), body=body,
-                    length=length, carries=1, reverse=reverse)
+    carry, ys = run(ops.scan_loop, (np.zeros(3, np.float32), xs), (VECTOR, TensorType(FLOAT32, (length, 3))),
+                    body=body, length=length, carries=1, reverse=reverse)
     np.testing.assert_array_equal(carry, xs.sum(axis=0))
     np.testing.assert_array_equal(ys, ops.cumsum(xs, axis=0, reverse=reverse))
 

@@ -1,4 +1,4 @@
-"""The integer semantics table in full: every width, every op, every pair of special values, against Python's integers."""
+"""The integer semantics in full: every width, op and pair of special values, against Python's integers."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -74,7 +74,8 @@ def random_pairs(dtype: DType, count: int = 400) -> tuple[np.ndarray, np.ndarray
 
 def test_the_table_is_complete() -> None:
     binary = {op.name for op in OPS.values() if op.family == "binary" and set(INTEGERS) <= set(op.dtypes)}
-    unary = {op.name for op in OPS.values() if op.family in ("unary", "activation") and set(INTEGERS) <= set(op.dtypes)}
+    unary = {op.name for op in OPS.values() if op.family in ("unary", "activation")
+             and set(INTEGERS) <= set(op.dtypes)}
     assert binary == set(BINARY)
     assert unary - {"clip"} == set(UNARY)
 
@@ -127,7 +128,8 @@ def test_casts_of_floats_go_towards_zero() -> None:
 
 def test_bool() -> None:
     x, y = np.array([False, False, True, True]), np.array([False, True, False, True])
-    for name, expected in (("add", x | y), ("mul", x & y), ("bitwise_xor", x ^ y), ("maximum", x | y), ("minimum", x & y)):
+    for name, expected in (("add", x | y), ("mul", x & y), ("bitwise_xor", x ^ y), ("maximum", x | y),
+                           ("minimum", x & y)):
         result = OPS[name](x, y)
         assert result.dtype == bool and result.tolist() == expected.tolist()
     assert OPS["bitwise_not"](x).tolist() == OPS["logical_not"](x).tolist() == [True, True, False, False]
@@ -144,7 +146,8 @@ def test_sums_and_products_keep_the_dtype_and_wrap(dtype: DType) -> None:
 
 @pytest.mark.parametrize("name", ["float16", "float32", "float64"])
 def test_float_division_is_numpys(name: str) -> None:
-    assert OPS["floor_div"](np.array(1.0, name), np.array(0.1, name)) == np.floor_divide(np.array(1.0, name), np.array(0.1, name))
+    one, tenth = np.array(1.0, name), np.array(0.1, name)
+    assert OPS["floor_div"](one, tenth) == np.floor_divide(one, tenth)
     assert OPS["floor_div"](1.0, np.array(0.1)) == 9
     x, y = np.array([5.5, -5.5, 5.5, -5.5, 0.0, -0.0], name), np.array([2, 2, -2, -2, 3, 3], name)
     assert OPS["mod"](x, y).tolist() == np.mod(x, y).tolist()

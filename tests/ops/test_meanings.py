@@ -59,8 +59,8 @@ def outside(index: Any, size: int) -> int | None:
 
 
 def combined(reduction: str, old: Any, new: Any) -> Any:
-    return {"none": lambda: new, "add": lambda: old + new, "mul": lambda: old * new, "max": lambda: np.maximum(old, new),
-            "min": lambda: np.minimum(old, new)}[reduction]()
+    return {"none": lambda: new, "add": lambda: old + new, "mul": lambda: old * new,
+            "max": lambda: np.maximum(old, new), "min": lambda: np.minimum(old, new)}[reduction]()
 
 
 def loop_scatter_along(a: Any, x: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
@@ -104,7 +104,8 @@ def window(shape: Any, starts: Any, sizes: Any) -> tuple[slice, ...]:
 # --- shape
 
 def loop_pad(a: Any, x: np.ndarray, fill: np.ndarray) -> np.ndarray:
-    shape = [lo + hi + (n + (n - 1) * i if n else 0) for n, lo, hi, i in zip(x.shape, a.low, a.high, a.interior, strict=True)]
+    shape = [lo + hi + (n + (n - 1) * i if n else 0)
+             for n, lo, hi, i in zip(x.shape, a.low, a.high, a.interior, strict=True)]
     result = np.full(shape, fill, x.dtype)
     for p in places(x.shape):
         result[tuple(lo + q * (i + 1) for q, lo, i in zip(p, a.low, a.interior, strict=True))] = x[p]
@@ -206,8 +207,8 @@ def loop_conv(a: Any, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     for p in places(type_.shape):
         for c, *k in places(w.shape[1:]):
             at = []
-            for i, s, j, d, (lo, _), ld, n in zip(p[2:], a.strides, k, a.rhs_dilation, a.padding, a.lhs_dilation,
-                                                  x.shape[2:], strict=True):
+            for i, s, j, d, (lo, _), ld, n in zip(p[2:], a.strides, k, a.rhs_dilation, a.padding,
+                                                  a.lhs_dilation, x.shape[2:], strict=True):
                 q, left = divmod(i * s + j * d - lo, ld)
                 at.append(q if left == 0 and 0 <= q < n else None)
             if None not in at:
@@ -230,14 +231,16 @@ def loop_dot_general(a: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 EXACT: dict[str, Loop] = {
-    "take": loop_take, "take_along": loop_take_along, "gather_nd": loop_gather_nd, "scatter_along": loop_scatter_along,
-    "scatter_nd": loop_scatter_nd, "dynamic_slice": loop_dynamic_slice, "dynamic_update_slice": loop_dynamic_update_slice,
-    "pad": loop_pad, "sort": loop_sort, "argsort": loop_argsort, "top_k": loop_top_k,
-    "argmax": loop_arg(lambda a, b: a > b), "argmin": loop_arg(lambda a, b: a < b),
-    "cumsum": loop_scan(lambda a, b: a + b, lambda d: 0), "cumprod": loop_scan(lambda a, b: a * b, lambda d: 1),
-    "cummax": loop_scan(np.maximum, lowest), "cummin": loop_scan(np.minimum, highest),
+    "take": loop_take, "take_along": loop_take_along, "gather_nd": loop_gather_nd,
+    "scatter_along": loop_scatter_along, "scatter_nd": loop_scatter_nd, "dynamic_slice": loop_dynamic_slice,
+    "dynamic_update_slice": loop_dynamic_update_slice, "pad": loop_pad, "sort": loop_sort,
+    "argsort": loop_argsort, "top_k": loop_top_k, "argmax": loop_arg(lambda a, b: a > b),
+    "argmin": loop_arg(lambda a, b: a < b), "cumsum": loop_scan(lambda a, b: a + b, lambda d: 0),
+    "cumprod": loop_scan(lambda a, b: a * b, lambda d: 1), "cummax": loop_scan(np.maximum, lowest),
+    "cummin": loop_scan(np.minimum, highest),
 }
-CLOSE: dict[str, Loop] = {"reduce_window": loop_reduce_window, "conv": loop_conv, "dot_general": loop_dot_general}
+CLOSE: dict[str, Loop] = {"reduce_window": loop_reduce_window, "conv": loop_conv,
+                          "dot_general": loop_dot_general}
 
 
 def cases(op: Op, dtype: Any) -> Iterator[Any]:
@@ -266,15 +269,18 @@ def test_close(name: str, dtype: Any) -> None:
     for sample, attributes, results in cases(OPS[name], dtype):
         expected = CLOSE[name](attributes, *sample.operands)
         assert results[0].dtype == expected.dtype
-        np.testing.assert_allclose(results[0], expected, rtol=1e-12, atol=1e-12, err_msg=f"{name} {sample.label}")
+        np.testing.assert_allclose(results[0], expected, rtol=1e-12, atol=1e-12,
+                                   err_msg=f"{name} {sample.label}")
 
 
 def test_int8_dot_and_conv_widen_before_they_multiply() -> None:
     x = np.full((1, 40), 127, np.int8)
-    assert OPS["dot_general"](x, x.T, lhs_contract=(1,), rhs_contract=(0,), result=INT32)[0, 0] == 40 * 127 * 127
+    total = OPS["dot_general"](x, x.T, lhs_contract=(1,), rhs_contract=(0,), result=INT32)
+    assert total.item() == 40 * 127 * 127
     op = OPS["conv"]
     sample = next(s for s in samples_of(op, dtype_of("int8")) if s.label == "result i32")
-    np.testing.assert_array_equal(evaluate(op, sample)[0], loop_conv(op.make_attributes(sample.attributes), *sample.operands))
+    np.testing.assert_array_equal(evaluate(op, sample)[0],
+                                  loop_conv(op.make_attributes(sample.attributes), *sample.operands))
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
@@ -298,7 +304,8 @@ def test_variance_of_a_large_mean() -> None:
 def test_softmax_of_large_and_infinite_values() -> None:
     x = np.array([[1e4, 1e4, -np.inf], [-1e4, -1e4, -1e4]], np.float32)
     np.testing.assert_allclose(OPS["softmax"](x, axis=1), [[0.5, 0.5, 0], [1 / 3] * 3], rtol=1e-6)
-    np.testing.assert_allclose(OPS["logsumexp"](np.array([[-np.inf, -np.inf], [np.inf, 0]]), axes=(1,)), [-np.inf, np.inf])
+    np.testing.assert_allclose(OPS["logsumexp"](np.array([[-np.inf, -np.inf], [np.inf, 0]]), axes=(1,)),
+                               [-np.inf, np.inf])
 
 
 def test_check_raises_what_it_says() -> None:

@@ -1,4 +1,4 @@
-"""The same formulas on graph nodes: decompositions and gradients give what they give on arrays, also with symbolic sizes."""
+"""Formulas on graph nodes: decompositions and gradients do what they do on arrays; sizes may be symbolic."""
 from __future__ import annotations
 
 from typing import Any
@@ -13,7 +13,8 @@ from planish.types import BFLOAT16, BOOL, FLOAT32, FLOAT64, INT64, TensorType, s
 from tests.ops.cases import RECORDS, assert_same, evaluate, samples_of, types_of
 
 COMPOSITES = [op for op in RECORDS if op.has("composite")]
-DIFFERENTIABLE = [op for op in RECORDS if op.gradient is not None and (FLOAT64 in op.dtypes or op.name == "select")]
+DIFFERENTIABLE = [op for op in RECORDS if op.gradient is not None
+                  and (FLOAT64 in op.dtypes or op.name == "select")]
 
 
 def modest(op: Op, dtype: Any) -> list[Sample]:
@@ -51,13 +52,14 @@ def test_gradient(op: Op) -> None:
         several = isinstance(result, tuple)
         made = op.gradient(g if several else g[0], attributes, result, *nodes)
         with np.errstate(all="ignore"):
-            expected = op.gradient(given if several else given[0], attributes, results if several else results[0],
-                                   *sample.operands)
+            expected = op.gradient(given if several else given[0], attributes,
+                                   results if several else results[0], *sample.operands)
         for node, array in zip(made, expected, strict=True):
             assert (node is None) == (array is None)
             if node is not None:
                 actual = interpret(Graph((*g, *nodes), (node,)), (*given, *sample.operands))[0]
-                np.testing.assert_allclose(actual, array, rtol=1e-12, atol=1e-300, err_msg=f"{op} {sample.label}")
+                np.testing.assert_allclose(actual, array, rtol=1e-12, atol=1e-300,
+                                           err_msg=f"{op} {sample.label}")
 
 
 N, M = symbol("N", 1), symbol("M", 1)
@@ -122,15 +124,18 @@ def test_formulas_with_symbolic_sizes(name: str, dtype: Any) -> None:
     graph = Graph((x,), (FORMULAS[name](x),))
     for n in (2, 3, 17):
         array = np.random.default_rng(n).normal(size=(n, 5)).astype(dtype.numpy)
-        np.testing.assert_allclose(interpret(graph, [array])[0].astype(float), FORMULAS[name](array).astype(float),
+        np.testing.assert_allclose(interpret(graph, [array])[0].astype(float),
+                                   FORMULAS[name](array).astype(float),
                                    rtol=1e-2 if dtype is BFLOAT16 else 1e-6)
 
 
 @pytest.mark.parametrize(("name", "operands", "attributes"), [
     ("conv", ((N, 4, 9), (6, 2, 3)), {**CONV, "groups": 2}), ("matmul", ((N, 3, 8), (8, 5)), {}),
     ("layer_norm", ((N, 8), (8,), (8,)), {}), ("concat", ((N, 2), (M, 2)), {"axis": 0}),
-    ("slice", ((N + 3,),), {"starts": (1,), "stops": (N + 2,), "steps": (1,)}), ("cummax", ((N, 3),), {"axis": 0}),
-    ("batch_norm", ((N, 3, M), (3,), (3,), (3,), (3,)), {}), ("gelu", ((N,),), {}), ("logsumexp", ((N, M),), {"axes": (1,)}),
+    ("slice", ((N + 3,),), {"starts": (1,), "stops": (N + 2,), "steps": (1,)}),
+    ("cummax", ((N, 3),), {"axis": 0}),
+    ("batch_norm", ((N, 3, M), (3,), (3,), (3,), (3,)), {}), ("gelu", ((N,),), {}),
+    ("logsumexp", ((N, M),), {"axes": (1,)}),
 ])
 def test_gradients_build_with_symbolic_sizes(name: str, operands: Any, attributes: Any) -> None:
     op = OPS[name]
