@@ -15,7 +15,7 @@ import numpy as np
 from planish.ir import Node, constant, input_node
 from planish.ir.specialize import static_sizes
 from planish.ops.record import OPS, Op
-from planish.ops.rules import ops
+from planish.ops.rules import ops, require
 from planish.rewrite.pattern import Literal, OpPattern, Pattern, Several, TraitPattern, Variable
 from planish.types import BOOL, DTYPES, FLOAT32, INT32, DType, TensorType, broadcast_shapes
 
@@ -75,6 +75,7 @@ class Instances:
 
     def filled(self, number: Any, dtype: DType) -> Node:
         """A constant with one number everywhere: a scalar, or as large as the shape at hand."""
+        require(dtype.is_float or np.isfinite(number), "integers are finite")
         return constant(np.full(self.shape if self.chance(0.3) else (), number, dtype.numpy))
 
     def number(self, dtype: DType) -> Any:
