@@ -29,8 +29,8 @@ _INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2), "l
           "gt": (">", 0), "ge": (">=", 0), "eq": ("==", 0), "ne": ("!=", 0)}
 _ATOM = 3  # binds tighter than every infix
 _BY_NODE: dict[type, str] = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt",
-    ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Lt: "lt", ast.LtE: "le",
+    ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
 _TO_DTYPE = ("cast", "bitcast")
 _LITERALS = {d.short: d for d in DTYPES}
 
@@ -49,7 +49,7 @@ def spell_load(buffer: Buffer, index: Sequence[Dim | Scalar], speller: Speller |
 
 
 class Speller:
-    """Writes the expressions below `roots`. `lets` gathers the lines that name some; without `names` there are none."""
+    """Writes the expressions below `roots`. `lets` gathers lines that name some; none without `names`."""
 
     def __init__(self, names: Iterator[str] | None = None, roots: Sequence[Scalar] = ()):
         self.names = names
@@ -169,7 +169,9 @@ class Scope:
     def _may_stand_in_dim(self, node: ast.AST) -> bool:
         if isinstance(node, ast.Call):
             return ast.unparse(node.func) in ("max", "min")
-        return not isinstance(node, ast.Subscript) and not (isinstance(node, ast.Name) and node.id in self.values)
+        if isinstance(node, ast.Name):
+            return node.id not in self.values
+        return not isinstance(node, ast.Subscript)
 
     def _infix(self, node: ast.expr, sign: ast.AST, operands: list[ast.expr]) -> Apply:
         if type(sign) not in _BY_NODE or len(operands) != 2:

@@ -1,8 +1,9 @@
 """The slow meaning of any kernel, scheduled or not, in NumPy.
 
-In: a kernel, arrays, sizes. Out: arrays. The points of the shared axes run one after another; all points of a stage
-are evaluated at once, loads before stores. Vectors, unrolling, threads and register tiles change nothing here. Indices
-are checked: one that is out of range raises IndexError, where compiled code would touch foreign memory.
+In: a kernel, arrays, sizes. Out: arrays. The points of the shared axes run one after another; all points of
+a stage are evaluated at once, loads before stores. Vectors, unrolling, threads and register tiles change
+nothing here. Indices are checked: one out of range raises IndexError, where compiled code would touch
+foreign memory.
 """
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from planish.schedule.kernel import (
     stage_values,
     walk,
 )
-from planish.schedule.points import Number, dim_values, loop_points
+from planish.schedule.points import dim_values, loop_points
 from planish.types import BOOL, Dim, DType, Expr, dtype_of
 
 COMBINES: dict[str, np.ufunc] = {
@@ -41,10 +42,10 @@ POSITIONS = {"argmax": np.argmax, "argmin": np.argmin}
 
 def interpret_kernel(kernel: Kernel, arrays: Mapping[str, np.ndarray],
                      sizes: Mapping[str, int] | None = None) -> dict[str, np.ndarray]:
-    """The outputs by buffer name. `arrays` holds the inputs by buffer name, `sizes` the run-time sizes by symbol.
+    """The outputs by buffer name. `arrays` holds the inputs by buffer name, `sizes` run-time sizes by symbol.
 
-    Outputs start poisoned (see `poisoned`), but one that also is an input starts as that. Raises SignatureError,
-    ShapeError and IndexError.
+    Outputs start poisoned (see `poisoned`), but one that also is an input starts as that. Raises
+    SignatureError, ShapeError and IndexError.
     """
     sizes = dict(sizes or {})
     memory = {b.name: _checked(b, np.asarray(arrays[b.name]), sizes) for b in kernel.inputs}
@@ -114,7 +115,8 @@ class _Machine:
         if isinstance(stage, Sort):
             self.sort(stage, nest)
         elif stage.combine in POSITIONS:
-            self.results[stage.name] = np.asarray(POSITIONS[stage.combine](_wide(nest.value(stage.value))), np.int64)
+            position = POSITIONS[stage.combine](_wide(nest.value(stage.value)))
+            self.results[stage.name] = np.asarray(position, np.int64)
         elif stage.combine:
             self.combine(stage, nest)
         else:
@@ -178,7 +180,8 @@ class _Nest:
         if isinstance(scalar, Result):
             return self.machine.results[scalar.stage]
         if isinstance(scalar, Load):
-            return np.asarray(self.machine.memory[scalar.buffer.name][self.index(scalar.buffer, scalar.index)])
+            memory = self.machine.memory[scalar.buffer.name]
+            return np.asarray(memory[self.index(scalar.buffer, scalar.index)])
         return self._apply(scalar)
 
     def _apply(self, scalar: Apply) -> np.ndarray:
@@ -186,17 +189,22 @@ class _Nest:
         attributes = op.make_attributes({"dtype": scalar.dtype} if scalar.op in ("cast", "bitcast") else {})
         return np.asarray(op.evaluate(attributes, *(self.known[id(a)] for a in scalar.args)))
 
-    def index(self, buffer: Buffer, index: tuple[Dim | Scalar, ...], kept: slice | np.ndarray = slice(None)) -> tuple:
+    def entry(self, entry: Dim | Scalar) -> np.ndarray:
+        values = dim_values(entry, self.points) if isinstance(entry, (int, Expr)) else self.known[id(entry)]
+        return np.broadcast_to(values, (self.count,))
+
+    def index(self, buffer: Buffer, index: tuple[Dim | Scalar, ...],
+              kept: slice | np.ndarray = slice(None)) -> tuple:
         """Index arrays into a buffer at the points kept. Raises IndexError."""
         shape = self.machine.memory[buffer.name].shape
         found = []
         for entry, size in zip(index, shape, strict=True):
-            values: Number = dim_values(entry, self.points) if isinstance(entry, (int, Expr)) else self.known[id(entry)]
-            values = np.broadcast_to(values, (self.count,))[kept]
+            values = self.entry(entry)[kept]
             outside = (values < 0) | (values >= size)
             if outside.any():
-                raise IndexError(f"kernel {self.machine.kernel.name}: {spell_load(buffer, index)}: index "
-                                 f"{values[outside][0]} is out of range for a size of {size}, at {self.machine.point}")
+                where = f"kernel {self.machine.kernel.name}: {spell_load(buffer, index)}"
+                raise IndexError(f"{where}: index {values[outside][0]} is out of range for a size of {size}, "
+                                 f"at {self.machine.point}")
             found.append(values)
         return tuple(found)
 

@@ -146,7 +146,8 @@ class Stage:
              `Result(name)`, and then may have no store
     reduce   combine is an op (add, mul, maximum, minimum, bitwise_or, bitwise_and) or argmax / argmin; the result,
              of dtype `dtype`, is `Result(name)` for later stages. Accumulation is in dtype.accumulator
-    scan     running "inclusive" or "exclusive": as reduce over the one axis, and every running value is stored
+    scan     running "inclusive" or "exclusive": as reduce over the one axis (none: one point), and every running value
+             is stored, rounded where the stage is in the accumulator of the buffer's dtype
     """
 
     name: str

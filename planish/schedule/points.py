@@ -50,15 +50,16 @@ def loop_points(axes: Sequence[Axis], outer: Mapping[str, int]) -> tuple[dict[st
 
 
 def corner_points(sizes: Sequence[Symbol], axes: Sequence[Axis]) -> tuple[dict[str, Number], int]:
-    """Points where every size is at an end of its range and every axis at its first or last value, and how many.
+    """Points with every size at an end of its range and every axis at its first or last value, and how many.
 
-    A size without an upper limit is taken at its lower one and a little above. All are points that the loops reach.
+    A size without an upper limit is taken at its lower one and a little above. The loops reach all of them.
     """
     corners: dict[str, np.ndarray] = {}
     count = 1
     for size in sizes:
         high = size.low + 13 if size.high is None else size.high
-        corners, count = _split(corners, size.name, size.low, np.broadcast_to(dim_values(high, corners), (count,)))
+        highs = np.broadcast_to(dim_values(high, corners), (count,))
+        corners, count = _split(corners, size.name, size.low, highs)
     for axis in axes:
         last = np.broadcast_to(dim_values(axis.extent, corners), (count,)) - 1
         corners, count = _split(corners, axis.name, 0, last)
@@ -68,7 +69,8 @@ def corner_points(sizes: Sequence[Symbol], axes: Sequence[Axis]) -> tuple[dict[s
 MOST_CORNERS = 4096
 
 
-def _split(corners: dict[str, np.ndarray], name: str, low: int, high: np.ndarray) -> tuple[dict[str, np.ndarray], int]:
+def _split(corners: dict[str, np.ndarray], name: str, low: int,
+           high: np.ndarray) -> tuple[dict[str, np.ndarray], int]:
     """Every corner at `low` and, where it is another value, at `high`; none where high < low."""
     live, other = np.flatnonzero(high >= low), np.flatnonzero(high > low)
     owner = np.concatenate([live, other])[-MOST_CORNERS:]

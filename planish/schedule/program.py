@@ -1,8 +1,8 @@
 """The program IR: kernels launched in order, and where every buffer lives.
 
-A program runs its steps in order. Launches without a barrier between them may run at the same time. Buffers are inputs
-and outputs of the call, constants, or pieces of one arena of bytes that values take turns in. Sizes and offsets may
-depend on symbols, which the shapes of the inputs bind.
+A program runs its steps in order. Launches without a barrier between them may run at the same time. Buffers
+are inputs and outputs of the call, constants, or pieces of one arena of bytes that values take turns in.
+Sizes and offsets may depend on symbols, which the shapes of the inputs bind.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind = Literal["input", "output", "constant", "arena"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a buffer lives: input, output or constant number `position`, or at `offset` bytes of the arena."""
+    """Where a buffer lives: input, output or constant `position`, or at `offset` bytes of the arena."""
 
     buffer: Buffer
     kind: Kind
@@ -38,7 +38,8 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """Run a kernel on buffers, named in the order of `kernel.arguments`; `barrier`: wait for it before what follows.
+    """Run a kernel on buffers, named in the order of `kernel.arguments`; with a
+    `barrier`, what follows waits for it.
 
     A buffer may stand for one of another shape with as many elements: the same memory, looked at differently.
     """
@@ -59,7 +60,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class CheckStep:
-    """Go on only if the bool scalar in `buffer` is true; else stop with status `code`: raise `error(message)`."""
+    """Go on only if the bool scalar in `buffer` is true; else stop with status `code`, `error(message)`."""
 
     buffer: str
     code: int
@@ -80,7 +81,7 @@ Step = Launch | CheckStep
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """`inputs` and `outputs` name buffers in the order of the call; an output may be an input or named twice."""
+    """`inputs` and `outputs` name buffers in order of the call; an output may be an input or named twice."""
 
     name: str
     inputs: tuple[str, ...]
@@ -102,7 +103,7 @@ class Program:
 
 
 def phases(program: Program) -> Iterator[tuple[int, Step]]:
-    """Each step with its phase: steps of one phase have no barrier between them. A check waits for all before it."""
+    """Each step with its phase; no barrier stands inside a phase. A check waits for all before it."""
     phase = 0
     for step in program.steps:
         if isinstance(step, CheckStep):
@@ -118,4 +119,5 @@ def live_ranges(program: Program) -> dict[str, tuple[int, int]]:
     for phase, step in phases(program):
         for name in (*step.reads, *step.writes):
             found[name] = (found.get(name, (phase, phase))[0], phase)
-    return {name: (first, phase + 1 if name in program.outputs else last) for name, (first, last) in found.items()}
+    end = phase + 1
+    return {n: (first, end if n in program.outputs else last) for n, (first, last) in found.items()}

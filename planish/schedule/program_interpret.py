@@ -1,9 +1,9 @@
 """The slow meaning of a program, in NumPy: its kernels interpreted on real bytes.
 
-In: a program and arrays for its inputs. Out: its outputs. The arena is one array of bytes and buffers are views of it,
-so a plan that lets two live values overlap gives wrong numbers here too. With `harsh`, what a correct program never
-notices is made worse: the arena and every range whose value has had its last use hold 0xFF bytes (NaN), and launches
-without a barrier between them run in reverse.
+In: a program and arrays for its inputs. Out: its outputs. The arena is one array of bytes and buffers are
+views of it, so a plan that lets two live values overlap gives wrong numbers here too. With `harsh`, what a
+correct program never notices is made worse: memory whose value has had its last use holds 0xFF bytes (NaN),
+and launches without a barrier between them run in reverse.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from planish.types import UINT8, Dim, dtype_of
 
 def interpret_program(program: Program, inputs: Sequence[np.ndarray], *,
                       harsh: bool = False) -> tuple[np.ndarray, ...]:
-    """The outputs of a program. Raises SignatureError, ShapeError, IndexError, and what a failing check says."""
+    """The outputs of a program. Raises SignatureError, ShapeError, IndexError, and what a check says."""
     return _Machine(program, [np.asarray(a) for a in inputs], harsh).run()
 
 
@@ -67,7 +67,8 @@ class _Machine:
 
     def launch(self, step: Launch) -> None:
         arguments = zip(step.kernel.arguments, step.arguments, strict=True)
-        run_kernel(step.kernel, {buffer.name: self.view(name, buffer) for buffer, name in arguments}, self.sizes)
+        memory = {buffer.name: self.view(name, buffer) for buffer, name in arguments}
+        run_kernel(step.kernel, memory, self.sizes)
 
     def check(self, step: CheckStep) -> None:
         check = get_op("check")
@@ -75,7 +76,7 @@ class _Machine:
         check.evaluate(attributes, self.memory[step.buffer].view(bool)[0])
 
     def forget(self, phase: int, live: dict[str, tuple[int, int]]) -> None:
-        """Spoil the memory of values that had their last use, but where a value written in their place lives on."""
+        """Spoil the memory of values after their last use, but where one written in their place lives on."""
         arena = {name: span for name, span in live.items() if self.places[name].kind == "arena"}
         kept = {self.places[name].offset for name, (first, last) in arena.items() if first == phase < last}
         for name, (_, last) in arena.items():
@@ -84,7 +85,7 @@ class _Machine:
 
 
 def _bind(program: Program, inputs: list[np.ndarray]) -> dict[str, int]:
-    """symbol -> size by the shapes of the inputs. Raises SignatureError and ShapeError for inputs that do not fit."""
+    """symbol -> size by the shapes of the inputs. Raises SignatureError and ShapeError."""
     if len(inputs) != len(program.inputs):
         raise SignatureError(f"{program.name} takes {len(program.inputs)} inputs; {len(inputs)} were given")
     buffers = [program.places[name].buffer for name in program.inputs]

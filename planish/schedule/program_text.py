@@ -15,8 +15,8 @@
       ...
     }
 
-A launch is followed by a barrier unless it says no. Constants of up to 16 elements are written out; larger ones as
-`@c0`, kept in `program_constants`. The kernels follow in the form of `schedule/text.py`.
+A launch is followed by a barrier unless it says no. Constants of up to 16 elements are written out; larger
+ones as `@c0`, kept in `program_constants`. The kernels follow in the form of `schedule/text.py`.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from planish.schedule.text import (
     print_ranges,
     split_commas,
 )
-from planish.types import Dim, Symbol, symbols_of
+from planish.types import Dim, Symbol, evaluate_dim, symbols_of
 
 INLINE = 16  # constants up to this many elements are written out
 
@@ -56,7 +56,8 @@ def print_program(program: Program, *, mark: Step | Place | None = None) -> str:
 def print_steps(program: Program, *, mark: Step | Place | None = None) -> str:
     """The text of a program without its kernels."""
     ranges = print_ranges(program.symbols)
-    lines = [f"program {program.name}({', '.join(program.inputs)}) -> ({', '.join(program.outputs)}){ranges} {{"]
+    inputs, outputs = ", ".join(program.inputs), ", ".join(program.outputs)
+    lines = [f"program {program.name}({inputs}) -> ({outputs}){ranges} {{"]
     lines += [_marked(_place(program, p), p is mark) for p in program.buffers]
     lines.append(f"  arena {program.arena_bytes}")
     lines += [_marked(_step(s), s is mark) for s in program.steps]
@@ -166,5 +167,7 @@ class _Parser:
             if content[1:] not in self.given:
                 raise ParseError(f"no constant is given for {content}")
             return self.given[content[1:]]
-        values = [ast.literal_eval(v) if v not in ("inf", "-inf", "nan") else float(v) for v in split_commas(content[1:-1])]
-        return np.array(values, place.buffer.dtype.numpy).reshape([int(d) for d in place.buffer.shape])
+        values = [float(v) if v in ("inf", "-inf", "nan") else ast.literal_eval(v)
+                  for v in split_commas(content[1:-1])]
+        shape = tuple(evaluate_dim(d, {}) for d in place.buffer.shape)
+        return np.array(values, place.buffer.dtype.numpy).reshape(shape)

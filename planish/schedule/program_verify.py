@@ -1,7 +1,7 @@
-"""The verifier of the program IR: every launch fits its kernel, and nothing is read before, while or after it is due.
+"""The verifier of the program IR: launches fit their kernels, values are read while they are there.
 
-In: a program. Out: the same program, or VerificationError with the fault, the line marked and the lines around it.
-Where sizes are symbols, offsets are compared at the ends of their ranges.
+In: a program. Out: the same program, or VerificationError with the fault, the line marked and the lines
+around it. Where sizes are symbols, offsets are compared at the ends of their ranges.
 """
 from __future__ import annotations
 
@@ -121,9 +121,10 @@ def _arguments(step: Launch, places: dict[str, Place]) -> Iterator[str]:
 def _order(program: Program) -> Iterator[tuple[Where, str]]:
     written = {p.name for p in program.buffers if p.kind in ("input", "constant")}
     for step in program.steps:
-        yield from ((step, f"{name} is read before it is written") for name in step.reads if name not in written)
+        unwritten = [name for name in step.reads if name not in written]
+        yield from ((step, f"{name} is read before it is written") for name in unwritten)
         written |= set(step.writes)
-    yield from ((None, f"the output {name} is never written") for name in program.outputs if name not in written)
+    yield from ((None, f"the output {n} is never written") for n in program.outputs if n not in written)
 
 
 def _barriers(program: Program) -> Iterator[tuple[Where, str]]:
@@ -163,7 +164,7 @@ def _arena(program: Program) -> Iterator[tuple[Where, str]]:
 
 
 def _written_over(program: Program, old: str, new: str) -> bool:
-    """Whether one launch is the last to touch `old` and the first to touch `new`, and does so element by element."""
+    """Whether one launch is the last to touch `old` and the first to touch `new`, element by element."""
     live = live_ranges(program)
     if live[old][1] != live[new][0]:
         return False
@@ -191,7 +192,8 @@ def _reads_first(kernel: Kernel, source: str, target: str) -> bool:
         if loads and written:
             return False
         written = written or bool(stores)
-        places |= {spell_load(kernel.inputs[0], s.index) for s in (*loads, *stores)}
+        indices = [s.index for s in loads] + [s.index for s in stores]
+        places |= {spell_load(kernel.inputs[0], index) for index in indices}
     return len(places) == 1
 
 

@@ -20,9 +20,9 @@
           positions p[s0, a]
     }
 
-A store that joins what is there names the op: `y[i[a]] add= x[a]`. A map without axes is also a name for its value, and
-then may store nothing. Expressions: `schedule/expression.py`. Lines that do not apply are left out. Indentation is for
-the eye; `#` begins a comment line, `->` marks a line.
+A store that joins what is there names the op: `y[i[a]] add= x[a]`. A map without axes is also a name for
+its value, and then may store nothing. Expressions: `schedule/expression.py`. Lines that do not apply are
+left out. Indentation is for the eye; `#` begins a comment line, `->` marks a line.
 """
 from __future__ import annotations
 
@@ -229,7 +229,8 @@ class _Parser:
         while self.at < len(self.lines):
             stages.append(self.stage(self.next()))
         tile = tiles[0] if tiles else None
-        return Kernel(name, shared, tuple(stages), tuple(arguments[0]), tuple(arguments[1]), tuple(rows), serial, tile,
+        given, made = map(tuple, arguments)
+        return Kernel(name, shared, tuple(stages), given, made, tuple(rows), serial, tile,
                       tuple(steps), tuple(ops))
 
     def next(self) -> str:
@@ -283,7 +284,8 @@ class _Parser:
         axis = _axis(over, scope)
         self.lets(scope)
         key = scope.scalar(self.next().removeprefix("key "))
-        values, positions = ([Store(*scope.place(p)) for p in self.take(w)] for w in ("values ", "positions "))
+        values, positions = ([Store(*scope.place(p)) for p in self.take(w)]
+                             for w in ("values ", "positions "))
         stores = (values[0] if values else None, positions[0] if positions else None)
         return Sort(name, axis, key, direction == "descending", length, *stores)
 

@@ -1,8 +1,8 @@
 """The verifier of the loops IR: what must hold of every kernel, before and after each schedule step.
 
-In: a kernel. Out: the same kernel, or VerificationError with the fault, the stage marked and the lines around it. An
-index is out of range when a point of the loops is found where it is; indices known only at run time are not judged.
-Points of the shared axes race when a store does not depend on one of them.
+In: a kernel. Out: the same kernel, or VerificationError with the fault, the stage marked and the lines
+around it. An index is out of range when a point of the loops is found where it is; indices known only at
+run time are not judged. Points of the shared axes race when a store does not depend on one of them.
 """
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ class _Checker:
             yield from self.tile()
 
     def names(self) -> Iterator[str]:
-        buffers = dict.fromkeys((*self.kernel.arguments, *self.kernel.rows))  # one that is both is updated in place
+        # One that is input and output is updated in place, and is one thing.
+        buffers = dict.fromkeys((*self.kernel.arguments, *self.kernel.rows))
         names = [b.name for b in buffers] + [s.name for s in self.kernel.stages] + sorted(self.axes)
         for name in dict.fromkeys(names):
             if not name.isidentifier() or iskeyword(name) or name in _RESERVED:
@@ -161,8 +162,10 @@ class _Checker:
             yield "a reduction stores nothing; a later map stores its result"
         if stage.store is None and (stage.running or not has_result(stage)):
             yield "the values of the stage go nowhere"
-        if stage.store is not None and stage.store.buffer.dtype is not dtype:
-            buffer = stage.store.buffer
+        buffer = None if stage.store is None else stage.store.buffer
+        # A scan kept in the accumulator of what it stores to rounds each value as it is stored.
+        rounds = buffer is not None and bool(stage.running) and buffer.dtype.accumulator is dtype
+        if buffer is not None and buffer.dtype is not dtype and not rounds:
             yield f"the stage is {dtype} and stores to {buffer.name}, which is {buffer.dtype}"
 
     def sort_form(self, stage: Sort) -> Iterator[str]:
@@ -238,7 +241,7 @@ class _Checker:
         yield from self.points_of(stage, store, text)
 
     def points_of(self, stage: Stage | Sort, store: Store, text: str) -> Iterator[str]:
-        """Each point of a stage stores to an element of its own, and loads of its buffer only that element."""
+        """Each point of a stage stores to an element of its own and loads only that one of its buffer."""
         dims = {n for i in store.index for d in _dims(i) for n in symbols_of(d)}
         for axis in stage_axes(stage):
             if not store.update and axis.name not in dims and axis.extent != 1:
@@ -269,9 +272,9 @@ class _Checker:
                 values, ends = (np.broadcast_to(dim_values(d, points), (count,)) for d in (entry, size))
                 for i in np.flatnonzero((values < 0) | (values >= ends))[:1]:
                     names = symbols_of(entry) | symbols_of(size)
-                    at = " at " + ", ".join(f"{n}={points[n][i]}" for n in points if n in names)
-                    yield (f"{spell_load(buffer, index)}: index {values[i]} of axis {axis} is out of range for a "
-                           f"size of {ends[i]}{at if names else ''}")
+                    at = " at " + ", ".join(f"{n}={np.asarray(points[n])[i]}" for n in points if n in names)
+                    yield (f"{spell_load(buffer, index)}: index {values[i]} of axis {axis} is out of range "
+                           f"for a size of {ends[i]}{at if names else ''}")
 
 
 def _dims(entry: Dim | Scalar) -> Iterator[Dim]:

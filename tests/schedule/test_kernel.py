@@ -10,7 +10,19 @@ from planish.schedule.interpret import identity, interpret_kernel, stable_order
 from planish.schedule.kernel import Apply, Axis, Buffer, Const, Index, Kernel, Load, Stage, Store
 from planish.schedule.text import parse_kernel, print_kernel
 from planish.schedule.verify import verify_kernel
-from planish.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8, DType, TensorType
+from planish.types import (
+    BFLOAT16,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT32,
+    INT64,
+    UINT8,
+    DType,
+    TensorType,
+)
 from tests.schedule.kernels import EXAMPLES, Example
 
 

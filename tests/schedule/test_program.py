@@ -217,3 +217,53 @@ def test_freed_memory_is_poisoned() -> None:
 def test_text_that_is_no_program(old: str, new: str, says: str) -> None:
     with pytest.raises(ParseError, match=says):
         program(MLP.replace(old, new))
+
+
+# --- one value written over another
+
+OVER = """
+program over(x) -> (y) {
+  x: f32[8] = input 0
+  h: f32[8] = arena 0
+  g: f32[8] = arena 0
+  u: f32[8] = arena 64
+  y: f32[8] = output 0
+  arena 96
+  copy(x) -> (h)
+  twice(h) -> (g, u)
+  sum(g, u) -> (y)
+}
+kernel copy(x: f32[8]) -> (y: f32[8]) {
+  t0: f32 = map over a in 8:
+    y[a] = x[a]
+}
+kernel twice(x: f32[8]) -> (y: f32[8], z: f32[8]) {
+  for s in 8:
+    t0: f32 = map:
+      z[s] = x[s] + 1.0
+    t1: f32 = map:
+      y[s] = x[s] * 2.0
+}
+kernel sum(x: f32[8], y: f32[8]) -> (z: f32[8]) {
+  t0: f32 = map over a in 8:
+    z[a] = x[a] + y[a]
+}"""
+
+
+def test_a_value_may_be_written_over_its_last_reader() -> None:
+    x = np.arange(8, dtype=np.float32)
+    y, = interpret_program(verify_program(parse_program(OVER)), [x], harsh=True)
+    np.testing.assert_array_equal(y, 3 * x + 1)
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("z[s] = x[s] + 1.0", "z[s] = x[7 - s] + 1.0"),                        # another element, perhaps written by now
+    ("y[s] = x[s] * 2.0\n", "y[s] = 2.0\n    t2: f32 = map:\n      z[s] = x[s]\n"),      # read after it is written
+    ("  twice(h) -> (g, u)", "  copy(h) -> (y) no barrier\n  twice(h) -> (g, u)"),       # read by another at once
+    ("  sum(g, u)", "  sum(h, u)"),                                        # read later
+    ("g: f32[8] = arena 0", "g: f32[8] = arena 4"),
+])
+def test_a_value_that_is_still_needed_is_not_written_over(old: str, new: str) -> None:
+    assert old in OVER
+    with pytest.raises(VerificationError, match="g overlaps h, which lives at the same time"):
+        verify_program(parse_program(OVER.replace(old, new)))
