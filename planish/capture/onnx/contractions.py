@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 from planish.capture.onnx.call import Call, translates
 from planish.capture.onnx.movement import broadcast, reshaped, sliced
+from planish.capture.onnx.pointwise import number
+from planish.capture.onnx.sizes import make_source
 from planish.ir import Node
 from planish.ops.rules import ops
-from planish.types import Dim, is_static
+from planish.types import INT64, Dim, is_static
 from planish.types.dim import maximum
 
 
@@ -40,7 +42,7 @@ def gemm(call: Call) -> Node:
 @translates("Einsum")
 def einsum(call: Call) -> Node:
     inputs, output = _subscripts(call)
-    nodes = [_labelled(call, call[i], labels) for i, labels in enumerate(inputs)]
+    nodes = [_diagonal(call, call[i], labels) for i, labels in enumerate(inputs)]
     x, labels = nodes[0]
     for i, (y, more) in enumerate(nodes[1:], 1):
         later = set(output).union(*inputs[i + 1:])
@@ -65,9 +67,16 @@ def _subscripts(call: Call) -> tuple[list[str], str]:
     return terms, output.replace("...", dots)
 
 
-def _labelled(call: Call, x: Node, labels: str) -> tuple[Node, str]:
-    if not len(set(labels)) == len(labels) == x.ndim:
-        call.refuse(f"equation term {labels!r} on rank {x.ndim}: a diagonal (a label twice) is not supported")
+def _diagonal(call: Call, x: Node, labels: str) -> tuple[Node, str]:
+    """Where a label stands twice, the elements at which both axes have the same index."""
+    if len(labels) != x.ndim:
+        call.invalid(f"equation term {labels!r} on rank {x.ndim}")
+    while len(set(labels)) < len(labels):
+        second = next(i for i, c in enumerate(labels) if c in labels[:i])
+        first = labels.index(labels[second])
+        at = [make_source("iota", shape=x.shape, axis=axis, dtype=INT64) for axis in (first, second)]
+        x = ops.reduce_sum(ops.select(ops.eq(*at), x, number(0, x.dtype)), axes=(second,))
+        labels = labels[:second] + labels[second + 1:]
     return x, labels
 
 

@@ -259,6 +259,14 @@ def _reduce_prod(call: Call, x: np.ndarray, axes: np.ndarray | None = None) -> t
     return np.prod(x, axis=chosen, keepdims=keep), call.dtype(0)
 
 
+def _range(call: Call, *ends: np.ndarray) -> tuple[Any, DType]:
+    start, limit, delta = (int(_numbers(end).item()) for end in ends)
+    numbers = range(start, limit, delta)
+    if len(numbers) > MOST:
+        raise Undecided
+    return list(numbers), call.dtype(0)
+
+
 def _constant_of_shape(call: Call, shape: np.ndarray) -> tuple[Any, DType]:
     value = call.attribute("value")
     sizes = tuple(_numbers(shape))
@@ -294,4 +302,5 @@ _FOLDS: dict[str, Fold] = {
     "Expand": _expand,
     "ReduceProd": _reduce_prod,
     "ConstantOfShape": _constant_of_shape,
+    "Range": _range,
 }

@@ -78,7 +78,7 @@ def _model(case: Any) -> Any:
 
 def _data_sets(case: Any) -> list[tuple[list[Any], list[Any]]]:
     if case.data_sets is not None:
-        return case.data_sets
+        return [tuple(list(map(_array, part)) for part in data_set) for data_set in case.data_sets]
     return [
         tuple(
             [_tensor(p) for p in sorted(folder.glob(f"{kind}_*.pb"), key=_number)]
@@ -90,6 +90,10 @@ def _data_sets(case: Any) -> list[tuple[list[Any], list[Any]]]:
 
 def _number(path: Path) -> int:
     return int(path.stem.rsplit("_", 1)[1])
+
+
+def _array(value: Any) -> Any:
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def _tensor(path: Path) -> np.ndarray:

@@ -211,6 +211,7 @@ CASES: dict[str, tuple[Any, ...]] = {
         [lambda r: floats(r, np.float32, 2, 3, 4), lambda r: floats(r, np.float32, 4, 5)],
         {"equation": "...ij,jk"},
     ),
+    "einsum of a diagonal": ("Einsum", [lambda r: floats(r, np.float32, 2, 3, 3)], {"equation": "bii->bi"}),
     "einsum of three": (
         "Einsum",
         [
