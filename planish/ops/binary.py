@@ -59,12 +59,13 @@ def _truncated_quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def integer_power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """x ** y by squaring, wrapping. Negative exponents: 1 for 1, ±1 for -1, 0 for the rest."""
     x, y = np.broadcast_arrays(x, y)
-    result, base, left = np.ones_like(x), x.copy(), np.maximum(y, 0)
+    one = x.dtype.type(1)
+    result, base, left = np.ones_like(x), x, np.where(y > 0, y, np.zeros_like(y))
     while left.any():
-        result = np.where(left & 1, result * base, result)
+        result = np.where(left & one, result * base, result)
         base = base * base
-        left = left >> 1
-    signs = np.where(y & 1, x, x * x)  # of x = ±1
+        left = left >> one
+    signs = np.where(y & one, x, x * x)  # of x = ±1
     return np.where(y >= 0, result, np.where(np.abs(x) == 1, signs, np.zeros_like(x)))
 
 

@@ -42,7 +42,8 @@ def unary(name: str, meaning: Callable[..., Any], slope: Callable[..., Any] | No
 def sigmoid_of(x: np.ndarray) -> np.ndarray:
     """1 / (1 + exp(-x)) without overflow on either side."""
     e = np.exp(-np.abs(x))
-    return np.where(np.signbit(x), e, np.ones_like(e)) / (1 + e)
+    one = np.ones_like(e)
+    return np.where(np.signbit(x), e, one) / (one + e)
 
 
 _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760)
@@ -69,7 +70,7 @@ neg = unary("neg", np.negative, lambda g, y, x: ops.neg(g), dtypes=NUMBERS, tole
 abs_ = unary("abs", np.abs, lambda g, y, x: g * ops.sign(x), dtypes=NUMBERS, tolerance="exact")
 sign = unary("sign", np.sign, dtypes=NUMBERS, tolerance="exact")
 sqrt = unary("sqrt", np.sqrt, lambda g, y, x: g * 0.5 / y, tolerance="exact", between=(0, 50))
-rsqrt = unary("rsqrt", lambda x: 1 / np.sqrt(x), lambda g, y, x: g * -0.5 * y / x, between=(0.01, 50))
+rsqrt = unary("rsqrt", lambda x: np.reciprocal(np.sqrt(x)), lambda g, y, x: g * -0.5 * y / x, between=(0.01, 50))
 reciprocal = unary("reciprocal", np.reciprocal, lambda g, y, x: ops.neg(g * y * y), tolerance="exact")
 cbrt = unary("cbrt", np.cbrt, lambda g, y, x: g / (y * y * 3.0))
 
