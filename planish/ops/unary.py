@@ -70,7 +70,8 @@ neg = unary("neg", np.negative, lambda g, y, x: ops.neg(g), dtypes=NUMBERS, tole
 abs_ = unary("abs", np.abs, lambda g, y, x: g * ops.sign(x), dtypes=NUMBERS, tolerance="exact")
 sign = unary("sign", np.sign, dtypes=NUMBERS, tolerance="exact")
 sqrt = unary("sqrt", np.sqrt, lambda g, y, x: g * 0.5 / y, tolerance="exact", between=(0, 50))
-rsqrt = unary("rsqrt", lambda x: np.reciprocal(np.sqrt(x)), lambda g, y, x: g * -0.5 * y / x, between=(0.01, 50))
+rsqrt = unary("rsqrt", lambda x: np.reciprocal(np.sqrt(x)),
+              lambda g, y, x: g * -0.5 * y / x, between=(0.01, 50))
 reciprocal = unary("reciprocal", np.reciprocal, lambda g, y, x: ops.neg(g * y * y), tolerance="exact")
 cbrt = unary("cbrt", np.cbrt, lambda g, y, x: g / (y * y * 3.0))
 
