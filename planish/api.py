@@ -188,7 +188,8 @@ class Jitted:
         self._valued: dict[Tree, frozenset[int]] = {}  # leaves that are numbers used as Python values
         self._programs: OrderedDict[Signature, Program] = OrderedDict()
         self._lock = threading.RLock()
-        self._fast: Program | None = None
+        self._flat: dict[tuple[Any, ...], Program] = {}  # the programs for calls with plain arrays only
+        self._fast: Program | None = None  # the latest program that takes such calls natively
 
     # --- calling
 
@@ -201,8 +202,15 @@ class Jitted:
     def _call(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if ACTIVE.trace is not None:
             return self.function(*args, **keywords)  # jit inside jit: traced through
+        flat = _flat_key(args) if not keywords else None
+        known = self._flat.get(flat) if flat is not None else None
+        if known is not None and known.guards_hold():
+            return known.run_flat(args)
         leaves, tree = self._leaves(args, keywords)
-        program = self._program(leaves, tree, args, keywords)
+        program = self._program(leaves, tree)
+        if flat is not None and len(flat) == len(leaves):
+            self._flat[flat] = program
+            self._fast = program if program.open_door(self._missed) else None
         return program.run(leaves)
 
     def _missed(self, *args: Any) -> Any:
@@ -260,15 +268,13 @@ class Jitted:
 
     # --- programs
 
-    def _program(
-        self, leaves: list[Any], tree: Tree, args: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> Program:
+    def _program(self, leaves: list[Any], tree: Tree) -> Program:
         signature = self._signature(leaves, tree)
         program = self._found(signature)
         if program is not None and program.captured.guards.holds():
             return program
         with self._lock:
-            return self._compiled(leaves, tree, flat=not keywords and len(args) == len(leaves))
+            return self._compiled(leaves, tree)
 
     def _found(self, signature: Signature) -> Program | None:
         try:
@@ -283,7 +289,7 @@ class Jitted:
                 "pass arrays, or containers of arrays, or a hashable static value"
             ) from None
 
-    def _compiled(self, leaves: list[Any], tree: Tree, flat: bool) -> Program:
+    def _compiled(self, leaves: list[Any], tree: Tree) -> Program:
         signature = self._signature(leaves, tree)
         program = self._programs.get(signature)
         if program is not None and program.captured.guards.holds():
@@ -296,7 +302,7 @@ class Jitted:
         self._programs[signature] = program
         while len(self._programs) > VARIANTS:
             self._programs.popitem(last=False)
-        self._fast = program if flat and program.open_door(self._missed) else None
+            self._flat.clear()
         return program
 
     def _note_reason(self, signature: Signature, old: Program | None) -> None:
@@ -345,6 +351,16 @@ def _is_hashable(key: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _flat_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """dtype and shape of each argument, if all are plain arrays."""
+    key = []
+    for array in args:
+        if type(array) is not np.ndarray:
+            return None
+        key.append((array.dtype, array.shape))
+    return tuple(key)
 
 
 def _unwrapped(leaf: Any) -> Any:
@@ -405,32 +421,20 @@ class Program:
         self.direct: Callable[..., Any] = compiled
         guards = captured.guards
         self.guards_hold: Callable[[], bool] = _always if guards.is_empty else guards.holds
+        self.is_simple = _is_simple(captured)
 
     def open_door(self, missed: Callable[..., Any]) -> bool:
         """Whether calls with plain arrays may go straight to the compiled program, which calls `missed` for
-        any other.
-
-        That needs a program that offers it (`direct_call`), arrays in the order they are passed, and one new
-        array out.
-        """
-        captured = self.captured
-        in_order = all(isinstance(f, int) for f in captured.feeds) and list(captured.feeds) == list(
-            range(len(captured.feeds))
-        )
-        plain = (
-            captured.tree == LEAF
-            and in_order
-            and not captured.writes
-            and not captured.aliased
-            and captured.results[0].source == "output"
-            and captured.results[0].kind == "array"
-            and not captured.results[0].steps
-        )
+        any other. That needs a program that offers it (`direct_call`), and is simple."""
         offer = getattr(self.compiled, "direct_call", None)
-        if not plain or offer is None:
-            return False
-        self.direct = offer(missed)
-        return True
+        direct = offer(missed) if self.is_simple and offer is not None else None
+        if direct is not None:
+            self.direct = direct
+        return direct is not None
+
+    def run_flat(self, arrays: tuple[np.ndarray, ...]) -> Any:
+        """`run` where all leaves are arrays."""
+        return self.compiled(*arrays)[0] if self.is_simple else self.run(arrays)
 
     def run(self, leaves: Sequence[Any]) -> Any:
         captured = self.captured
@@ -459,6 +463,16 @@ class Program:
                     "the function writes through a reshape of an argument, which must be C-contiguous for "
                     "that"
                 )
+
+
+def _is_simple(captured: Captured) -> bool:
+    """Whether arrays go in as they are passed and one new array comes out, and nothing else happens."""
+    if captured.tree != LEAF or captured.writes or captured.aliased:
+        return False
+    if [f if isinstance(f, int) else -1 for f in captured.feeds] != list(range(len(captured.feeds))):
+        return False
+    result = captured.results[0]
+    return result.source == "output" and result.kind == "array" and not result.steps
 
 
 def _always() -> bool:

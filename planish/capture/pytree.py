@@ -21,6 +21,12 @@ class Tree:
     keys: tuple[Any, ...] = ()
     children: tuple[Tree, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.kind, self.keys, self.children)))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         rest = iter(leaves)
         result = self._build(rest)

@@ -376,6 +376,26 @@ Tracer.__getitem__ = getitem  # type: ignore[attr-defined]
 Tracer.__setitem__ = setitem  # type: ignore[attr-defined]
 
 
+_UPDATES = {np.add: "add", np.subtract: "add", np.multiply: "mul", np.maximum: "max", np.minimum: "min"}
+
+
+def update_at(ufunc: np.ufunc, a: Any, indices: Any, values: Any) -> None:
+    """`np.add.at(a, indices, values)`: equal indices are all counted."""
+    if ufunc not in _UPDATES:
+        raise unsupported(f"np.{ufunc.__name__}.at")
+    x, value = as_tracer(a), as_tracer(values)
+    index = parse(x, indices)
+    view = basic_view(x, index.basic)
+    _check_storable(value, view)
+    ufunc.resolve_dtypes((x.dtype, value.dtype, x.dtype))
+    if not index.arrays:
+        view.assign(_fit(ufunc(view, value), view.dtype, view.shape))
+        return
+    if ufunc is np.subtract:
+        value = fresh(emit("neg", cast(value, x.dtype)))
+    view.assign(scatter(view, index.arrays, value, _UPDATES[ufunc]))
+
+
 # --- functions
 
 

@@ -430,6 +430,10 @@ def call_method(ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> 
     if method == "outer":
         left, right = map(as_tracer, inputs)
         return call_ufunc(ufunc, left.reshape(left.shape + (1,) * right.ndim), right, **keywords)
+    if method == "at" and len(inputs) == 3:
+        from planish.capture.numpy.indexing import update_at  # stands on this module
+
+        return update_at(ufunc, *inputs)
     raise unsupported(f"np.{ufunc.__name__}.{method}")
 
 

@@ -12,19 +12,9 @@ import pytest
 
 import planish
 from planish.capture.pytree import flatten
-from planish.compiler import Options, compile_graph
 
 
-def _strategies() -> list[str]:
-    graph = planish.make_graph(lambda x: x + 1, strategy="library")(np.zeros(2, np.float32))
-    try:
-        compile_graph(graph, Options(strategy="native"))
-    except NotImplementedError:
-        return ["library"]
-    return ["library", "native"]
-
-
-@pytest.fixture(params=_strategies())
+@pytest.fixture(params=["library", "native"])
 def strategy(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -18,6 +18,7 @@ import pytest
 
 import planish
 from planish.api import Jitted
+from planish.compiler import LibraryProgram
 from planish.errors import CaptureError, CaptureWarning, SignatureError
 from planish.ir import Location, print_graph
 
@@ -387,3 +388,32 @@ def test_random_numbers_are_refused() -> None:
     np.testing.assert_array_equal(
         library(lambda x: x + np.random.default_rng(3).random(4))(X), X + np.random.default_rng(3).random(4)
     )
+
+
+# --- the native door
+
+
+def test_plain_calls_go_straight_to_a_program_that_offers_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct: list[Any] = []
+
+    class Offering(LibraryProgram):
+        def direct_call(self, missed: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arrays: Any) -> Any:
+                fits = all(type(a) is np.ndarray and a.shape == X.shape for a in arrays)
+                direct.append(fits)
+                return self(*arrays)[0] if fits else missed(*arrays)
+
+            return call
+
+    def compile_graph(graph: Any, options: Any) -> Any:
+        made = planish.compiler.compile_graph(graph, options)
+        return Offering(made.captured, made.optimized, made.options, made.report)
+
+    monkeypatch.setattr(planish.api, "compile_graph", compile_graph)
+    f = library(lambda x, y: x * 2 + y * SCALE)
+    for y in (X, X[:1], X, X, 2.0):
+        np.testing.assert_array_equal(f(X, y), X * 2 + np.float32(SCALE) * y)
+    assert f.traces == 3 and direct == [False, True, False]
+    monkeypatch.setitem(globals(), "SCALE", 5.0)
+    np.testing.assert_array_equal(f(X, X), X * 2 + X * np.float32(5.0))
+    assert f.traces == 4 and len(direct) == 3

@@ -75,6 +75,22 @@ def fill_loop(x: Any) -> Any:
     return out, total, total.T
 
 
+def update_at(x: Any) -> Any:
+    y, counts = x.copy(), np.zeros(4, int)
+    np.add.at(y, IDX, x[:3])
+    np.subtract.at(y, (IDX, [0, 0, 0]), 2)
+    np.multiply.at(y, 0, 3)
+    np.maximum.at(y[:, 1], IDX, x[0, :3])
+    np.add.at(counts, np.argmax(x, axis=1) % 4, 1)
+    return y, counts
+
+
+def update_at_wrong_type(x: Any) -> Any:
+    counts = np.zeros(4, int)
+    np.add.at(counts, np.argmax(x, axis=1) % 4, x[:, 0])
+    return counts
+
+
 def put_along(x: Any) -> Any:
     y = x.copy()
     np.put_along_axis(y, np.argmax(x, 1)[:, None], 99, axis=1)
@@ -143,6 +159,8 @@ ALL = [
     write_rows_masked,
     fill_loop,
     put_along,
+    update_at,
+    update_at_wrong_type,
     write_argument,
     write_argument_out,
     write_and_view,
