@@ -15,7 +15,8 @@ import numpy as np
 from planish.codegen.llvm.host import Target, host
 from planish.codegen.llvm.native import NativeCode, generate
 from planish.errors import PlanishError
-from planish.ir import Graph, interpret, print_graph, verify
+from planish.ir import Graph, Node, interpret, print_graph, verify
+from planish.ir.specialize import bind_symbols, static_sizes
 from planish.passes.pipeline import run_pipeline
 from planish.passes.protocol import PassRecord
 from planish.rewrite import Numerics
@@ -105,23 +106,30 @@ class NativeCompiled(Compiled):
         results = self.program.call(*arrays)
         if self.is_direct:
             return results
-        return tuple(self._output(i, results, arrays) for i in range(len(self.built.outputs)))
+        sizes = bind_symbols(self.optimized, [np.shape(a) for a in arrays])
+        return tuple(self._output(i, results, arrays, sizes) for i in range(len(self.built.outputs)))
 
-    def _output(self, i: int, results: tuple[np.ndarray, ...], arrays: tuple[Any, ...]) -> np.ndarray:
+    def _output(self, i: int, results: tuple[np.ndarray, ...], arrays: tuple[Any, ...],
+                sizes: dict[str, int]) -> np.ndarray:
         """Output i: the program's, shared with no other output; or a copy of an input or constant."""
         kind, k = self.built.outputs[i]
+        if kind == "program" and self.built.outputs.index((kind, k)) == i:
+            return results[k]
         node = self.optimized.outputs[i]
-        if kind == "program":
-            first = self.built.outputs.index((kind, k)) == i
-            return results[k].reshape(np.shape(results[k])) if first else results[k].copy()
-        if kind == "input":
-            return np.array(arrays[k], copy=True)
-        return np.array(node.attributes.array, copy=True)
+        whole = {"program": lambda: results[k], "input": lambda: arrays[k], "constant": lambda: _base(node).attributes.array}
+        return np.array(whole[kind](), copy=True).reshape(static_sizes(node.shape, sizes))
 
     def texts(self) -> dict[str, Callable[[], str]]:
         program = self.built.program
         return {**super().texts(), "loops": lambda: "\n\n".join(map(print_kernel, program.kernels)),
                 "program": lambda: print_program(program), "llvm": self.code.llvm, "asm": self.code.assembly}
+
+
+def _base(node: Node) -> Node:
+    """What a chain of reshapes looks at."""
+    while node.op.name == "reshape":
+        node = node.operands[0]
+    return node
 
 
 def compile_graph(graph: Graph, options: Options = Options(), *, hint: dict[str, int] | None = None) -> Compiled:

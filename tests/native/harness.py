@@ -1,0 +1,171 @@
+"""Programs made of sample operands, run as native code and judged by the NumPy meaning of their ops.
+
+In: op records with their samples. Out: graphs that hold many samples of one op at once (compiling is what costs), and
+`check`, which says where a result is further from the record's meaning than the dtype table of ops/tolerance.py allows.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from planish.compiler import Options, compile_graph
+from planish.ir import Graph, get_item, input_node
+from planish.ir.node import make_node
+from planish.ops import OPS, Op, Sample
+from planish.ops.tolerance import Tolerance, tolerance
+from planish.types import TensorType, dtype_of
+
+SUMS = {"reduce_sum", "cumsum", "dot_general", "conv", "matmul", "mean"}
+PRODUCTS = {"reduce_prod", "cumprod"}
+EXTREMA = {"reduce_max", "reduce_min", "cummax", "cummin", "reduce_window"}  # NumPy's sign of a zero is its order's
+Results = tuple[np.ndarray, ...]
+
+
+# --- graphs
+
+def graph_of(op: Op, samples: Sequence[Sample]) -> Graph:
+    """One graph with every sample's operands as inputs and every result as an output."""
+    inputs: list[Any] = []
+    outputs: list[Any] = []
+    for sample in samples:
+        first = len(inputs)
+        inputs += [input_node(f"x{first + i}", TensorType(dtype_of(a), a.shape)) for i, a in enumerate(sample.operands)]
+        node = make_node(op, tuple(inputs[first:]), op.make_attributes(sample.attributes))
+        several = isinstance(node.type, tuple)
+        outputs += [get_item(node, i) for i in range(len(node.type))] if several else [node]
+    return Graph(tuple(inputs), tuple(outputs), name=op.name)
+
+
+def operands_of(samples: Sequence[Sample]) -> list[np.ndarray]:
+    return [a for s in samples for a in s.operands]
+
+
+def run_native(graph: Graph, arrays: Sequence[np.ndarray], numerics: Any = "default") -> Results:
+    return compile_graph(graph, Options(numerics=numerics))(*arrays)
+
+
+def evaluate(op: Op, sample: Sample, *operands: np.ndarray) -> Results:
+    """The record's meaning of a sample, or of other operands under its attributes."""
+    result = op.evaluate(op.make_attributes(sample.attributes), *(operands or sample.operands))
+    return result if isinstance(result, tuple) else (np.asarray(result),)
+
+
+# --- judgement
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a result is measured by: `magnitude` scales the bound of long sums (elementwise, float64); where `open` is
+    true, intermediate overflow makes the result depend on the order of summation, and nothing is said."""
+
+    tolerance: Tolerance
+    magnitude: np.ndarray
+    open: np.ndarray
+    any_zero: bool = False
+
+
+def judgement(op: Op, sample: Sample, expected: np.ndarray) -> Judgement:
+    """By the op's class; sums by the sum of magnitudes that went in (Higham, ch. 3 and 4), products by the root of the
+    number of factors."""
+    bound = tolerance(op.tolerance, dtype_of(expected))
+    magnitude, is_open = np.abs(_finite(expected)), np.zeros(expected.shape, bool)
+    kind = sample.attributes.get("kind")
+    if bound.scale and (op.name in SUMS or kind == "sum"):
+        magnitude = evaluate(op, sample, *map(_magnitudes, sample.operands))[0]
+        is_open = magnitude >= _largest(sample.operands[0])
+    elif bound.scale and (op.name in PRODUCTS or kind == "prod"):
+        most = evaluate(op, sample, np.maximum(_magnitudes(sample.operands[0]), 1))[0]
+        factors = max(1, sample.operands[0].size / max(1, expected.size))
+        magnitude = magnitude * np.sqrt(factors) + most * _smallest(expected) * factors / bound.scale
+        is_open = most >= _largest(sample.operands[0])
+    elif bound.scale and op.tolerance == "composite":
+        magnitude = np.full(expected.shape, np.max(magnitude, initial=0.0) + _own_error(op, sample, expected) / bound.scale)
+    return Judgement(bound, magnitude, is_open, op.name in EXTREMA)
+
+
+def _own_error(op: Op, sample: Sample, expected: np.ndarray) -> float:
+    """Twice the largest error of the record's own meaning against float64, each step of which rounds too."""
+    wide = [a.astype(np.float64) if dtype_of(a).is_float else a for a in sample.operands]
+    return 2 * float(np.max(np.abs(_finite(evaluate(op, sample, *wide)[0]) - _finite(expected)), initial=0.0))
+
+
+def _finite(x: np.ndarray) -> np.ndarray:
+    wide = np.asarray(x, np.float64)
+    return np.where(np.isfinite(wide), wide, 0)
+
+
+def _magnitudes(x: np.ndarray) -> np.ndarray:
+    return np.abs(_finite(x))
+
+
+def _largest(x: np.ndarray) -> float:
+    """Of the dtype in which `x` is accumulated."""
+    return float(ml_dtypes.finfo(dtype_of(x).accumulator.numpy).max)
+
+
+def _smallest(x: np.ndarray) -> float:
+    return float(ml_dtypes.finfo(x.dtype).smallest_subnormal)
+
+
+def spacing(x: np.ndarray) -> np.ndarray:
+    """The distance from |x| to the next larger number of its dtype, in float64."""
+    info = ml_dtypes.finfo(x.dtype)
+    _, exponent = np.frexp(np.abs(_finite(x)))
+    least = int(np.log2(float(info.smallest_normal)))
+    return np.ldexp(1.0, np.maximum(exponent - 1, least) - info.nmant)
+
+
+def faults(actual: np.ndarray, expected: np.ndarray, by: Judgement) -> np.ndarray:
+    """Where the two are not the same answer: any NaN is as good as another, zeros have signs."""
+    if expected.dtype.kind in "biu":
+        return np.asarray(actual != expected)
+    got, wanted = actual.astype(np.float64), expected.astype(np.float64)
+    nan = np.isnan(got) & np.isnan(wanted)
+    signed = (np.signbit(got) == np.signbit(wanted)) | (by.any_zero | (by.tolerance.scale > 0)) & (wanted == 0)
+    same = (got == wanted) & signed | nan
+    if by.tolerance.ulp:
+        with np.errstate(all="ignore"):
+            room = by.tolerance.ulp * spacing(expected) + by.tolerance.scale * by.magnitude
+            same |= np.abs(_bounded(got, expected.dtype) - _bounded(wanted, expected.dtype)) <= room
+    return ~(same | by.open)
+
+
+def _bounded(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Infinity as the number that first rounds to it would be, so that overflow too is a matter of rounding."""
+    most = float(ml_dtypes.finfo(dtype).max)
+    edge = most * (1 + 2.0 ** -(ml_dtypes.finfo(dtype).nmant + 1))
+    return np.where(np.isinf(x), np.copysign(edge if np.isfinite(edge) else most, x), x)
+
+
+def complaint(op: Op, sample: Sample, actual: np.ndarray, expected: np.ndarray) -> str:
+    """What is wrong with a result, or nothing."""
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        return f"{actual.dtype}{actual.shape} instead of {expected.dtype}{expected.shape}"
+    wrong = faults(actual, expected, judgement(op, sample, expected))
+    if not np.any(wrong):
+        return ""
+    shown = "; ".join(f"{at}: {actual[tuple(at)]!r}, not {expected[tuple(at)]!r}" for at in np.argwhere(wrong)[:4].tolist())
+    return f"{np.count_nonzero(wrong)} of {wrong.size} differ: {shown}"
+
+
+def check(op: Op, samples: Sequence[Sample], results: Sequence[np.ndarray]) -> None:
+    """AssertionError with every sample whose results are not those of the record."""
+    remaining = iter(results)
+    found = []
+    for sample in samples:
+        for expected in evaluate(op, sample):
+            problem = complaint(op, sample, next(remaining), expected)
+            if problem:
+                found.append(f"{sample.label} {dict(sample.attributes)}: {problem}")
+    assert next(remaining, None) is None
+    assert not found, f"{op.name}: " + "\n".join(found)
+
+
+def check_native(op: Op, samples: Sequence[Sample], numerics: Any = "default") -> None:
+    check(op, samples, run_native(graph_of(op, samples), operands_of(samples), numerics))
+
+
+PRIMITIVES = [op for op in OPS.values() if op.family not in ("structure", "control")]
