@@ -28,7 +28,8 @@ class Example:
 EXAMPLES: list[Example] = []
 
 
-def example(text: str, inputs: Callable[..., Arrays], meaning: Callable[[Arrays], Arrays], **more: object) -> None:
+def example(text: str, inputs: Callable[..., Arrays], meaning: Callable[[Arrays], Arrays],
+            **more: object) -> None:
     name = text.split("(")[0].split()[1]
     EXAMPLES.append(Example(name, text.strip(), inputs, meaning, **more))  # type: ignore[arg-type]
 
@@ -73,7 +74,8 @@ kernel pad(x: f32[N]) -> (y: f32[N + 5]) where N in 1.. {
   t0: f32 = map over a0 in N + 5:
     v0 = bitwise_and(index(a0 - 2) >= i64(0), index(a0 - 2) < index(N))
     y[a0] = select(v0, x[max(0, min(N - 1, a0 - 2))], f32(-inf))
-}""", lambda r: {"x": normal(r, 6)}, lambda a: {"y": np.pad(a["x"], (2, 3), constant_values=-np.inf)}, sizes={"N": 6})
+}""", lambda r: {"x": normal(r, 6)},
+    lambda a: {"y": np.pad(a["x"], (2, 3), constant_values=-np.inf)}, sizes={"N": 6})
 
 example("""
 kernel transposed(x: f32[3, 4] order(1, 0)) -> (y: f32[4, 3]) {
@@ -135,7 +137,8 @@ kernel narrow(x: bf16[6, 300]) -> (y: bf16[6]) {
     t1: bf16 = map:
       y[s0] = t0 * bf16(0.5)
 }""", lambda r: {"x": normal(r, 6, 300).astype(BF16)},
-    lambda a: {"y": (a["x"].astype(np.float32).sum(1).astype(BF16).astype(np.float32) * 0.5).astype(BF16)}, rtol=1e-2)
+    lambda a: {"y": (a["x"].astype(np.float32).sum(1).astype(BF16).astype(np.float32) * 0.5).astype(BF16)},
+    rtol=1e-2)
 
 example("""
 kernel matmul(x: f32[M, 20], w: f32[2, 20, 4], b: f32[7]) -> (y: f32[M, 7]) where M in 1..512 {
@@ -147,7 +150,8 @@ kernel matmul(x: f32[M, 20], w: f32[2, 20, 4], b: f32[7]) -> (y: f32[M, 7]) wher
     t1: f32 = map:
       y[s0, s1] = maximum(t0 + b[s1], 0.0)
 }""", lambda r: {"x": normal(r, 9, 20), "w": normal(r, 2, 20, 4), "b": normal(r, 7)},
-    lambda a: {"y": np.maximum(a["x"] @ np.concatenate(list(a["w"]), 1)[:, :7] + a["b"], 0)}, sizes={"M": 9}, rtol=1e-5)
+    lambda a: {"y": np.maximum(a["x"] @ np.concatenate(list(a["w"]), 1)[:, :7] + a["b"], 0)},
+    sizes={"M": 9}, rtol=1e-5)
 
 
 def _with_nans(rng: np.random.Generator) -> Arrays:

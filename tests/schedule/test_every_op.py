@@ -1,6 +1,6 @@
 """Every op through fusion, schedule and memory plan, judged without a machine.
 
-Both IRs verify, print and parse back, and the program, interpreted harshly, says what the op's NumPy meaning says.
+Both IRs verify, print and parse back, and the program, interpreted harshly, says what the op means in NumPy.
 """
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ CASES = [(op, d) for op in OPS.values() for d in DTYPES if d in op.dtypes and op
 
 
 def graph_of(op: Op, sample: Sample) -> Graph:
-    inputs = tuple(input_node(f"x{i}", TensorType(dtype_of(a), a.shape)) for i, a in enumerate(sample.operands))
+    types = [TensorType(dtype_of(a), a.shape) for a in sample.operands]
+    inputs = tuple(input_node(f"x{i}", t) for i, t in enumerate(types))
     node = make_node(op, inputs, op.make_attributes(sample.attributes))
-    outputs = tuple(get_item(node, i) for i in range(len(node.type))) if isinstance(node.type, tuple) else (node,)
+    several = isinstance(node.type, tuple)
+    outputs = tuple(get_item(node, i) for i in range(len(node.type))) if several else (node,)
     return run_pipeline(Graph(inputs, outputs, name=op.name))[0]
 
 
@@ -50,7 +52,8 @@ def check_kernel(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize(("op", "dtype"), CASES, ids=str)
 def test_op(op: Op, dtype: DType) -> None:
-    small = (s for s in op.samples(np.random.default_rng(), dtype) if sum(a.size for a in s.operands) <= SMALL)
+    samples = op.samples(np.random.default_rng(), dtype)
+    small = (s for s in samples if sum(a.size for a in s.operands) <= SMALL)
     for sample in islice(small, SAMPLES.get(dtype, 2)):
         graph = graph_of(op, sample)
         if is_small(graph):
@@ -75,4 +78,5 @@ def check_op(graph: Graph, sample: Sample) -> None:
             rtol = TOLERANCE.get(dtype_of(expected), 0.0)
             found = results[k].reshape(expected.shape)
             assert found.dtype == expected.dtype
-            np.testing.assert_allclose(found.astype(np.float64), expected.astype(np.float64), rtol, rtol, err_msg=text)
+            found, expected = found.astype(np.float64), expected.astype(np.float64)
+            np.testing.assert_allclose(found, expected, rtol, rtol, err_msg=text)

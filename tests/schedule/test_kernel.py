@@ -42,7 +42,8 @@ def test_means_what_numpy_says(example: Example) -> None:
     results = interpret_kernel(parse_kernel(example.text), arrays, example.sizes)
     for name, expected in example.meaning(arrays).items():
         assert results[name].dtype == expected.dtype and results[name].shape == expected.shape
-        np.testing.assert_allclose(results[name].astype(np.float64), expected.astype(np.float64), example.rtol, 1e-6)
+        found, wanted = results[name].astype(np.float64), expected.astype(np.float64)
+        np.testing.assert_allclose(found, wanted, example.rtol, 1e-6)
 
 
 # --- expressions
@@ -66,7 +67,8 @@ def test_what_is_used_twice_gets_a_name_and_stays_one_value() -> None:
     assert text.count("\n") < 110
     assert print_kernel(parse_kernel(text)) == text
     x = np.linspace(-1, 1, 8, dtype=np.float32)
-    np.testing.assert_array_equal(interpret_kernel(parse_kernel(text), {"x": x})["y"], x * np.float32(2) ** 100)
+    y = interpret_kernel(parse_kernel(text), {"x": x})["y"]
+    np.testing.assert_array_equal(y, x * np.float32(2) ** 100)
 
 
 def test_long_expressions_are_cut_into_lines() -> None:
@@ -87,7 +89,8 @@ def test_names_of_values_stay_clear_of_names_in_use() -> None:
 
 
 @pytest.mark.parametrize(("value", "dtype", "text"), [
-    (0.1, FLOAT32, "0.1"), (-0.0, FLOAT32, "-0.0"), (float("inf"), FLOAT32, "f32(inf)"), (1e30, FLOAT32, "1e+30"),
+    (0.1, FLOAT32, "0.1"), (-0.0, FLOAT32, "-0.0"), (float("inf"), FLOAT32, "f32(inf)"),
+    (1e30, FLOAT32, "1e+30"),
     (float("-inf"), FLOAT64, "f64(-inf)"), (float("nan"), FLOAT16, "f16(nan)"), (2.0, BFLOAT16, "bf16(2.0)"),
     (-3, INT64, "i64(-3)"), (255, UINT8, "u8(255)"), (True, BOOL, "True"), (0, BOOL, "False")])
 def test_literals(value: float, dtype: DType, text: str) -> None:
@@ -104,7 +107,8 @@ def test_grouping_is_kept() -> None:
     sub = Apply("sub", (x, Apply("sub", (one, x), FLOAT32)), FLOAT32)
     assert spell(sub) == "x[a] - (1.0 - x[a])"
     assert spell(Apply("sub", (Apply("sub", (x, one), FLOAT32), x), FLOAT32)) == "x[a] - 1.0 - x[a]"
-    assert spell(Apply("div", (sub, Apply("mul", (x, x), FLOAT32)), FLOAT32)) == "(x[a] - (1.0 - x[a])) / (x[a] * x[a])"
+    square = Apply("mul", (x, x), FLOAT32)
+    assert spell(Apply("div", (sub, square), FLOAT32)) == "(x[a] - (1.0 - x[a])) / (x[a] * x[a])"
     equal = Apply("eq", (Apply("lt", (x, one), BOOL), Const(True, BOOL)), BOOL)
     assert spell(equal) == "(x[a] < 1.0) == True"
     assert spell(Index(A.symbol * 2, INT32)) == "index(2*a, i32)"
@@ -148,7 +152,8 @@ def test_interpreter_reads_nothing_outside(index: int) -> None:
 
 
 def test_what_nobody_writes_shows() -> None:
-    kernel = parse_kernel("kernel k(x: f32[5]) -> (y: f32[5]) {\n  t0: f32 = map over a in 4:\n    y[a] = x[a]\n}")
+    kernel = parse_kernel("kernel k(x: f32[5]) -> (y: f32[5]) {\n"
+                          "  t0: f32 = map over a in 4:\n    y[a] = x[a]\n}")
     y = interpret_kernel(kernel, {"x": np.zeros(5, np.float32)})["y"]
     assert np.isnan(y[4]) and not y[:4].any()
 

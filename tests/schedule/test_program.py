@@ -88,7 +88,7 @@ def test_means_what_numpy_says(n: int, harsh: bool) -> None:
 
 def test_a_failing_check_raises_what_it_says() -> None:
     x, i = feeds()
-    with pytest.raises(IndexError, match="^index out of range$"):
+    with pytest.raises(IndexError, match=r"^index out of range$"):
         interpret_program(program(), [x, i + 1])
 
 
@@ -171,7 +171,8 @@ def test_symbols_and_kernel_names_are_the_programs_own() -> None:
         verify_program(replace(mlp, symbols=()))
     other = replace(mlp.steps[1].kernel, name="matmul")
     with pytest.raises(VerificationError, match="two kernels are called matmul"):
-        verify_program(replace(mlp, steps=(mlp.steps[0], replace(mlp.steps[1], kernel=other), *mlp.steps[2:])))
+        second = replace(mlp.steps[1], kernel=other)
+        verify_program(replace(mlp, steps=(mlp.steps[0], second, *mlp.steps[2:])))
 
 
 def test_the_message_shows_the_lines_around() -> None:
@@ -206,13 +207,15 @@ def test_freed_memory_is_poisoned() -> None:
     mlp = program(MLP.replace("-> (y, x, rows)", "-> (y, x, rows, h)"))
     x, i = feeds()
     assert np.isfinite(interpret_program(mlp, [x, i], harsh=True)[3]).all()  # an output lives to the end
-    late = program(MLP.replace("  h: f32[N, 8] = arena 0", "  h: f32[N, 8] = arena 0\n  h2: f32[N, 8] = arena 0").replace(
+    h = "  h: f32[N, 8] = arena 0"
+    late = program(MLP.replace(h, f"{h}\n  h2: f32[N, 8] = arena 0").replace(
         "  scale(g, b) -> (y)", "  gather(h2, i) -> (g)\n  scale(g, b) -> (y)"))
     assert np.isnan(interpret_program(late, [x, i], harsh=True)[0]).any()
 
 
 @pytest.mark.parametrize(("old", "new", "says"), [
-    ("gather(h, i)", "collect(h, i)", "no kernel collect"), ("= arena 0", "= stack 0", "not a line of a program"),
+    ("gather(h, i)", "collect(h, i)", "no kernel collect"),
+    ("= arena 0", "= stack 0", "not a line of a program"),
     ("@c0", "@c5", "no constant is given for @c5"), ("-> (y, x, rows) ", "-> ", "not the head of a program")])
 def test_text_that_is_no_program(old: str, new: str, says: str) -> None:
     with pytest.raises(ParseError, match=says):
@@ -257,10 +260,10 @@ def test_a_value_may_be_written_over_its_last_reader() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [
-    ("z[s] = x[s] + 1.0", "z[s] = x[7 - s] + 1.0"),                        # another element, perhaps written by now
-    ("y[s] = x[s] * 2.0\n", "y[s] = 2.0\n    t2: f32 = map:\n      z[s] = x[s]\n"),      # read after it is written
-    ("  twice(h) -> (g, u)", "  copy(h) -> (y) no barrier\n  twice(h) -> (g, u)"),       # read by another at once
-    ("  sum(g, u)", "  sum(h, u)"),                                        # read later
+    ("z[s] = x[s] + 1.0", "z[s] = x[7 - s] + 1.0"),              # another element, perhaps written by now
+    ("y[s] = x[s] * 2.0\n", "y[s] = 2.0\n    t2: f32 = map:\n      z[s] = x[s]\n"),   # read later
+    ("  twice(h) -> (g, u)", "  copy(h) -> (y) no barrier\n  twice(h) -> (g, u)"),   # and by another
+    ("  sum(g, u)", "  sum(h, u)"),                              # read by the next step
     ("g: f32[8] = arena 0", "g: f32[8] = arena 4"),
 ])
 def test_a_value_that_is_still_needed_is_not_written_over(old: str, new: str) -> None:
