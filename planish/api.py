@@ -205,12 +205,14 @@ class Jitted:
         flat = _flat_key(args) if not keywords else None
         known = self._flat.get(flat) if flat is not None else None
         if known is not None and known.guards_hold():
+            self._fast = known if known.has_door else None
             return known.run_flat(args)
         leaves, tree = self._leaves(args, keywords)
         program = self._program(leaves, tree)
         if flat is not None and len(flat) == len(leaves):
             self._flat[flat] = program
-            self._fast = program if program.open_door(self._missed) else None
+            program.open_door(self._missed)
+            self._fast = program if program.has_door else None
         return program.run(leaves)
 
     def _missed(self, *args: Any) -> Any:
@@ -422,15 +424,15 @@ class Program:
         guards = captured.guards
         self.guards_hold: Callable[[], bool] = _always if guards.is_empty else guards.holds
         self.is_simple = _is_simple(captured)
+        self.has_door = False
 
-    def open_door(self, missed: Callable[..., Any]) -> bool:
-        """Whether calls with plain arrays may go straight to the compiled program, which calls `missed` for
-        any other. That needs a program that offers it (`direct_call`), and is simple."""
+    def open_door(self, missed: Callable[..., Any]) -> None:
+        """Let calls with plain arrays go straight to the compiled program, which calls `missed` for any
+        other. That needs a program that offers it (`direct_call`), and is simple."""
         offer = getattr(self.compiled, "direct_call", None)
         direct = offer(missed) if self.is_simple and offer is not None else None
         if direct is not None:
-            self.direct = direct
-        return direct is not None
+            self.direct, self.has_door = direct, True
 
     def run_flat(self, arrays: tuple[np.ndarray, ...]) -> Any:
         """`run` where all leaves are arrays."""

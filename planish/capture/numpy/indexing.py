@@ -387,7 +387,8 @@ def update_at(ufunc: np.ufunc, a: Any, indices: Any, values: Any) -> None:
     index = parse(x, indices)
     view = basic_view(x, index.basic)
     _check_storable(value, view)
-    ufunc.resolve_dtypes((x.dtype, value.dtype, x.dtype))
+    if np.result_type(x.dtype, value.weak(1) if value.weak else value.dtype) != x.dtype:
+        raise unsupported(f"np.{ufunc.__name__}.at with values of a wider dtype", "cast the values with astype")
     if not index.arrays:
         view.assign(_fit(ufunc(view, value), view.dtype, view.shape))
         return

@@ -85,12 +85,6 @@ def update_at(x: Any) -> Any:
     return y, counts
 
 
-def update_at_wrong_type(x: Any) -> Any:
-    counts = np.zeros(4, int)
-    np.add.at(counts, np.argmax(x, axis=1) % 4, x[:, 0])
-    return counts
-
-
 def put_along(x: Any) -> Any:
     y = x.copy()
     np.put_along_axis(y, np.argmax(x, 1)[:, None], 99, axis=1)
@@ -160,7 +154,6 @@ ALL = [
     fill_loop,
     put_along,
     update_at,
-    update_at_wrong_type,
     write_argument,
     write_argument_out,
     write_and_view,
