@@ -72,9 +72,9 @@ def batch(paths: list[str | PathLike[str]]) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    import planish
+    from planish.capture.onnx import load_graph
 
     files = [p for p in map(Path, sys.argv[1:]) if is_meaningful(features(p))]
-    (scores,) = planish.capture.onnx.load_graph(model_path()).evaluate(batch(files))
+    (scores,) = load_graph(model_path()).evaluate(batch(files))
     for file, row in zip(files, scores, strict=True):
         print(f"{labels()[row.argmax()]:<12} {row.max():.3f}  {file}")

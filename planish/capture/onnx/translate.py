@@ -41,7 +41,7 @@ class Translator:
     def graph(self, known: Known | None, constants: dict[str, Any]) -> Graph:
         proto = self.model.graph
         self._refuse_unsupported(proto.node, self.model.opsets)
-        scope = self._initialisers()
+        scope = self._initialisers(proto)
         free = [v for v in proto.input if v.name not in scope]
         types = SymbolTable(self.model.file, known).input_types(free)
         inputs = self._inputs(types, scope, constants)
@@ -58,8 +58,8 @@ class Translator:
 
     # --- ends
 
-    def _initialisers(self) -> Scope:
-        graph, file = self.model.graph, self.model.file
+    def _initialisers(self, graph: Any) -> Scope:
+        file = self.model.file
         if graph.sparse_initializer:
             raise UnsupportedOp(
                 f"{file}: sparse initialiser {graph.sparse_initializer[0].values.name!r}; store it densely"
@@ -154,7 +154,7 @@ class Translator:
         """Translate nodes in order, adding their outputs to `scope`. `outer` has a function's attributes."""
         for node in nodes:
             call = self._call(node, scope, opsets, outer)
-            results = self._results(node, call)
+            results = self._results(node, call, scope, opsets, outer)
             wanted = [(i, name) for i, name in enumerate(node.output) if name]
             for i, name in wanted:
                 value = results[i] if i < len(results) else None
@@ -173,9 +173,12 @@ class Translator:
         domain = domain_of(node)
         return Call(node.op_type, domain, opsets[domain], where, operands, attributes, tuple(node.output))
 
-    def _results(self, node: Any, call: Call) -> Sequence[Value | None]:
+    def _results(self, node: Any, call: Call, scope: Scope, opsets: Mapping[str, int],
+                 outer: Mapping[str, Any]) -> Sequence[Value | None]:
         """What the node gives; whatever goes wrong names the node."""
         try:
+            if (call.domain, call.op_type) == ("", "If"):
+                return self._branch(call, scope, opsets, outer)
             return self._translated(node, call)
         except TypeRuleError as error:
             raise ModelError(f"{call.where}: {error}") from error
@@ -197,6 +200,19 @@ class Translator:
             return self._expand(_body(node, call), call)
         result = translation(call)
         return (result,) if isinstance(result, (Node, Sizes)) else result
+
+    def _branch(self, call: Call, scope: Scope, opsets: Mapping[str, int],
+                outer: Mapping[str, Any]) -> Sequence[Value | None]:
+        """The branch of an If whose condition follows from constants and sizes, in place of the node."""
+        (condition,) = call.sizes(0, "condition")
+        if not is_static(condition):
+            call.refuse(f"its condition depends on the size {condition}",
+                        "fix it: load_graph(..., symbols={name: number})")
+        branch = call.attribute("then_branch" if condition else "else_branch")
+        self._refuse_unsupported(branch.node, opsets)
+        inner = {**scope, **self._initialisers(branch)}
+        self.run(branch.node, inner, opsets, outer)
+        return [inner.get(value.name) for value in branch.output]
 
     def _expand(self, function: Any, call: Call) -> tuple[Value | None, ...]:
         """The outputs of a function's body on the call's operands."""
@@ -264,7 +280,7 @@ def _attribute(proto: Any, folder: Any, where: str) -> Any:
 # --- functions
 
 def _is_supported(domain: str, op_type: str, opset: int) -> bool:
-    return (find_translation(domain, op_type, opset) is not None
+    return ((domain, op_type) == ("", "If") or find_translation(domain, op_type, opset) is not None
             or _standard_function(domain, op_type, opset) is not None)
 
 
