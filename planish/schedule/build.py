@@ -7,6 +7,7 @@ from time import perf_counter
 
 from planish.ir.graph import Graph
 from planish.ir.node import Node
+from planish.schedule.buffers import Buffers
 from planish.schedule.choose import schedule_loops
 from planish.schedule.contraction import schedule_contraction
 from planish.schedule.fuse import fuse
@@ -42,22 +43,23 @@ def build_program(graph: Graph, machine: Machine, hint: dict[str, int], *, disab
     fused = fuse(graph, hint, disable=disable)
     seconds["fuse"], start = perf_counter() - start, perf_counter()
     kernels: list[Kernel] = []
-    buffers, views = dict(fused.buffers), dict(fused.views)
+    buffers = Buffers(fused.buffers, fused.views)
     for kernel in fused.kernels:
-        made = [kernel] if "schedule" in disable else schedule_kernel(kernel, machine, hint, graph, buffers, disable)
+        made = [kernel] if "schedule" in disable else schedule_kernel(kernel, machine, hint, buffers, disable)
         if observe is not None:
             observe(kernel, made[-1])
         kernels += made
     seconds["schedule"], start = perf_counter() - start, perf_counter()
-    program, memory = plan(graph, kernels, buffers, views, hint, disable=disable)
+    program, memory = plan(graph, kernels, buffers, hint, disable=disable)
     seconds["plan"] = perf_counter() - start
     return Built(program, outputs, graph, memory, fused.decisions, seconds)
 
 
-def schedule_kernel(kernel: Kernel, machine: Machine, hint: dict[str, int], graph: Graph, buffers: dict[Node, object],
+def schedule_kernel(kernel: Kernel, machine: Machine, hint: dict[str, int], buffers: Buffers,
                     disable: frozenset[str]) -> list[Kernel]:
     """The kernel with its schedule, after any kernels that prepare its operands (packing)."""
-    return schedule_contraction(kernel, machine, hint, graph, buffers, disable) or [schedule_loops(kernel, machine, hint)]
+    tiled = None if "register_tile" in disable else schedule_contraction(kernel, machine, hint, buffers, disable)
+    return tiled or [schedule_loops(kernel, machine, hint)]
 
 
 def _distinct_outputs(graph: Graph) -> tuple[Graph, tuple[tuple[str, int], ...]]:

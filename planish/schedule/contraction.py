@@ -1,1 +1,241 @@
-def schedule_contraction(*a): return None
+"""Contractions: which axes play m, n and k, how the right operand is packed, and the register tile.
+
+    for m, n: acc = add over k: lhs[m, k] * rhs[k, n]; out[m, n] = epilogue(acc)
+
+is computed by tiles of `rows` x `vectors * lanes` accumulators that stay in registers over all of k. A matrix product and
+a convolution are the same thing here: what matters is along which axes each operand changes. The right operand is packed
+into panels `[panel, k, lane]` of the tile's width, at compile time when it is constant, else by a kernel of its own; it is
+read in place when it already lies contiguous along n.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from planish.schedule import steps
+from planish.schedule.access import Access, stride_along
+from planish.schedule.buffers import Buffers
+from planish.schedule.choose import schedule_loops
+from planish.schedule.kernel import (
+    Apply,
+    Axis,
+    Buffer,
+    Const,
+    Index,
+    Kernel,
+    Load,
+    RegisterTile,
+    Scalar,
+    Stage,
+    Step,
+    Store,
+    stage_values,
+    walk,
+)
+from planish.schedule.machine import Machine
+from planish.schedule.rebuild import is_scalar
+from planish.schedule.scalars import apply, hinted
+from planish.types import BOOL, FLOAT32, FLOAT64, Dim, TensorType, is_static, substitute, symbols_of
+from planish.types.dim import minimum
+
+SMALL_WORK = 1 << 16    # multiply-adds below which one thread is enough
+LEAST_WORK = 1 << 10    # multiply-adds below which plain loops do as well
+
+# (vector registers) -> rows x vectors of the tile; the rest holds the right operand's vectors and one broadcast
+TILES = {16: (6, 2), 32: (12, 2)}
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Names of the axes by role; `lhs` changes along m, `rhs` along n, both along batch and k."""
+
+    batch: tuple[str, ...]
+    m: tuple[str, ...]
+    n: str
+    k: tuple[str, ...]
+    lhs: Load
+    rhs: Load
+
+
+def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int], buffers: Buffers,
+                         disable: frozenset[str] = frozenset()) -> list[Kernel] | None:
+    """The kernel with a register tile, after the kernel that packs its right operand if it needs one. None when the
+    kernel is not a contraction that this form suits. New buffers are entered in `buffers`."""
+    if not is_contraction(kernel):
+        return None
+    roles = choose_roles(kernel, hint, {b.name for b in (x.buffer for x in kernel.stages[0].value.args) if buffers.owner(b.name) in buffers.constants})
+    if roles is None or _work(kernel, hint) < LEAST_WORK:
+        return None
+    stage = kernel.stages[0]
+    lanes = machine.vector_bytes // stage.dtype.itemsize
+    rows, vectors = TILES[machine.registers]
+    extent = {a.name: a.extent for a in (*kernel.shared, *stage.axes)}
+    if hinted(extent[roles.n], hint) < lanes // 2:
+        return None
+    tile = RegisterTile(roles.batch, roles.m, (roles.n,), roles.k, rows, vectors, lanes, packed=True)
+    in_place = _is_contiguous(roles) and buffers.owner(roles.rhs.buffer.name) not in buffers.constants
+    if in_place:
+        kernel, before = _tiled(kernel, roles, replace(tile, packed=False)), []
+    else:
+        kernel, before = _packed(kernel, roles, tile, extent, buffers, machine, hint, disable)
+    if _work(kernel, hint) >= SMALL_WORK and machine.threads > 1:
+        kernel = steps.parallel(kernel, [a for a in (*roles.batch, *roles.m, roles.n)
+                                         if a in {x.name for x in kernel.shared}])
+    return [*before, kernel]
+
+
+def is_contraction(kernel: Kernel) -> bool:
+    """One sum of products of two loads of floats, then stages without loops."""
+    first, *rest = kernel.stages
+    if kernel.rows or kernel.serial or not isinstance(first, Stage) or first.combine != "add" or first.running:
+        return False
+    if first.dtype not in (FLOAT32, FLOAT64) or any(not isinstance(s, Stage) or s.axes for s in rest):
+        return False
+    value = first.value
+    return isinstance(value, Apply) and value.op == "mul" and len(first.axes) > 0 and \
+        all(isinstance(x, Load) and not any(map(is_scalar, x.index)) and x.dtype is first.dtype for x in value.args)
+
+
+def _work(kernel: Kernel, hint: dict[str, int]) -> int:
+    return prod(hinted(a.extent, hint) for a in (*kernel.shared, *kernel.stages[0].axes))
+
+
+def _axes_of(load: Load) -> set[str]:
+    return {name for i in load.index for name in symbols_of(i)}
+
+
+# --- roles
+
+def choose_roles(kernel: Kernel, hint: dict[str, int], constants: set[str]) -> Roles | None:
+    """The best assignment: the vector axis n must be contiguous in the result; weights and operands that are contiguous
+    along n are preferred on the right."""
+    found = [r for n in reversed(kernel.shared) for r in _roles_along(kernel, n.name)]
+    return min(found, key=lambda r: _badness(kernel, r, hint, constants), default=None)
+
+
+def _roles_along(kernel: Kernel, n: str) -> list[Roles]:
+    stage = kernel.stages[0]
+    shared = [a.name for a in kernel.shared]
+    result = []
+    for lhs, rhs in (stage.value.args, stage.value.args[::-1]):
+        left, right = _axes_of(lhs), _axes_of(rhs)
+        k = {a.name for a in stage.axes}
+        if n in left or n not in right or not k <= left & right or not _is_affine(lhs, rhs, [*shared, *k]):
+            continue
+        m = tuple(a for a in shared if a in left and a not in right)
+        batch = tuple(a for a in shared if a != n and a not in m)
+        result.append(Roles(batch, m, n, _k_order(stage, lhs), lhs, rhs))
+    return result
+
+
+def _is_affine(lhs: Load, rhs: Load, axes: list[str]) -> bool:
+    return all(stride_along(Access(x.buffer, x.index), a) is not None for x in (lhs, rhs) for a in axes)
+
+
+def _k_order(stage: Stage, lhs: Load) -> tuple[str, ...]:
+    """The axis along which the left operand is contiguous goes innermost."""
+    def step(axis: Axis) -> tuple[int, int]:
+        stride = stride_along(Access(lhs.buffer, lhs.index), axis.name)
+        return (-stride, 0) if is_static(stride) else (-(1 << 40), 0)
+    return tuple(a.name for a in sorted(stage.axes, key=step))
+
+
+def _badness(kernel: Kernel, roles: Roles, hint: dict[str, int], constants: set[str]) -> tuple:
+    stores = [s.store for s in kernel.stages if s.store is not None]
+    scattered = sum(stride_along(Access(s.buffer, s.index), roles.n) != 1 for s in stores)
+    size = hinted(next(a.extent for a in kernel.shared if a.name == roles.n), hint)
+    rows = prod(hinted(a.extent, hint) for a in kernel.shared if a.name in roles.m)
+    packing = 0 if roles.rhs.buffer.name in constants else 1 if _is_contiguous(roles) else 2
+    return (scattered, size < 8, packing, -min(rows, 12), -size)
+
+
+def _is_contiguous(roles: Roles) -> bool:
+    return stride_along(Access(roles.rhs.buffer, roles.rhs.index), roles.n) == 1
+
+
+# --- the tile and the packed operand
+
+def _tiled(kernel: Kernel, roles: Roles, tile: RegisterTile) -> Kernel:
+    width = tile.vectors * tile.lanes
+    kernel = replace(kernel, tile=tile)
+    kernel = kernel.with_step(Step("register_tile", ("x".join(roles.m) or "1", tile.rows, roles.n, width)))
+    kernel = kernel.with_step(Step("vectorize", (roles.n, tile.lanes)))
+    return kernel.with_step(Step("unroll", (roles.k[-1], UNROLL)))
+
+
+UNROLL = 4  # steps of k in one trip
+
+
+def _packed(kernel: Kernel, roles: Roles, tile: RegisterTile, extent: dict[str, Dim], buffers: Buffers,
+            machine: Machine, hint: dict[str, int], disable: frozenset[str]) -> tuple[Kernel, list[Kernel]]:
+    """The tiled kernel over packed panels, and the kernel that packs them when they are not constant."""
+    width = tile.vectors * tile.lanes
+    used = _axes_of(roles.rhs)
+    batch = tuple(a for a in roles.batch if a in used)
+    panels = (extent[roles.n] + width - 1) // width
+    shape = (*(extent[a] for a in batch), panels, *(extent[a] for a in roles.k), width)
+    source = roles.rhs.buffer
+    array = buffers.constants.get(buffers.owner(source.name))
+    packed = Buffer(f"{source.name}_panels{len(buffers.scratch)}", TensorType(source.dtype, shape))
+    if array is not None and not batch and "prepack" not in disable:
+        buffers.add(packed, pack_array(array, roles, extent, width))
+        before = []
+    else:
+        buffers.add(packed)
+        before = [schedule_loops(_pack_kernel(kernel.name, roles, batch, packed, extent, width), machine, hint)]
+    n = next(a for a in kernel.shared if a.name == roles.n).symbol
+    at = {a.name: a.symbol for a in (*kernel.shared, *kernel.stages[0].axes)}
+    index = (*(at[a] for a in batch), n // width, *(at[a] for a in roles.k), n % width)
+    first, *rest = kernel.stages
+    value = Apply("mul", (roles.lhs, Load(packed, index)), first.dtype)
+    inputs = tuple(dict.fromkeys(b for b in (*_still_read(kernel, roles), packed)))
+    kernel = replace(kernel, stages=(replace(first, value=value), *rest), inputs=inputs)
+    return _tiled(kernel.with_step(Step("pack", (source.name, width))), roles, tile), before
+
+
+def _still_read(kernel: Kernel, roles: Roles) -> list[Buffer]:
+    rest = [x.buffer for s in kernel.stages[1:] for x in walk(*stage_values(s)) if isinstance(x, Load)]
+    wanted = {roles.lhs.buffer.name, *(b.name for b in rest)}
+    return [b for b in kernel.inputs if b.name in wanted]
+
+
+def _pack_kernel(name: str, roles: Roles, batch: tuple[str, ...], packed: Buffer, extent: dict[str, Dim],
+                 width: int) -> Kernel:
+    """packed[batch, panel, k, lane] = rhs[k, panel * width + lane], zero beyond the last column."""
+    axes = [Axis(f"s{i}", d) for i, d in enumerate(packed.shape)]
+    points = [0 if a.extent == 1 else a.symbol for a in axes]
+    column = points[len(batch)] * width + points[-1]
+    columns = extent[roles.n]
+    whole = is_static(columns) and columns % width == 0
+    values = dict(zip(batch, points)) | dict(zip(roles.k, points[len(batch) + 1:-1]))
+    values[roles.n] = column if whole else minimum(column, columns - 1)
+    value: Scalar = Load(roles.rhs.buffer, tuple(substitute(i, values) for i in roles.rhs.index))
+    if not whole:
+        inside = apply("lt", Index(column), Index(columns), dtype=BOOL)
+        value = apply("select", inside, value, Const(0.0, packed.dtype), dtype=packed.dtype)
+    stage = Stage("t0", (), value, packed.dtype, store=Store(packed, tuple(points)))
+    shared = tuple(a for a in axes if a.extent != 1)
+    return Kernel(f"{name}_pack", shared, (stage,), (roles.rhs.buffer,), (packed,), ops=("pack",))
+
+
+def pack_array(array: np.ndarray, roles: Roles, extent: dict[str, Dim], width: int) -> np.ndarray:
+    """The packed constant: panels [panel, k..., lane], zero beyond the last column."""
+    array = np.ascontiguousarray(array)
+    access = Access(roles.rhs.buffer, roles.rhs.index)
+    axes = (roles.n, *roles.k)
+    start = roles.rhs.buffer.offset(roles.rhs.index)
+    start = substitute(start, dict.fromkeys(axes, 0))
+    strides = [int(stride_along(access, a)) * array.itemsize for a in axes]
+    sizes = [int(extent[a]) for a in axes]
+    view = np.lib.stride_tricks.as_strided(array.reshape(-1)[int(start):], sizes, strides, writeable=False)
+    panels = -(-sizes[0] // width)
+    result = np.zeros((panels, *sizes[1:], width), array.dtype)
+    whole = sizes[0] // width
+    body = view[:whole * width].reshape(whole, width, *sizes[1:])
+    result[:whole] = np.moveaxis(body, 1, -1)
+    if whole < panels:
+        result[whole, ..., :sizes[0] - whole * width] = np.moveaxis(view[whole * width:], 0, -1)
+    result.flags.writeable = False
+    return result

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from planish.ir.graph import Graph
-from planish.ir.node import Node
-from planish.schedule.kernel import Buffer, Kernel, Load, Stage, stage_values, walk
+from planish.schedule.buffers import Buffers
+from planish.schedule.kernel import Kernel, Load, Stage, stage_values, walk
 from planish.schedule.program import CheckStep, Launch, Place, Program, Step
 from planish.schedule.scalars import hinted
 from planish.types import Dim, is_static
@@ -43,16 +43,16 @@ class Value:
         return self.first <= other.last and other.first <= self.last
 
 
-def plan(graph: Graph, kernels: list[Kernel], buffers: dict[Node, Buffer], views: dict[str, str],
-         hint: dict[str, int], *, disable: frozenset[str] = frozenset()) -> tuple[Program, MemoryReport]:
+def plan(graph: Graph, kernels: list[Kernel], buffers: Buffers, hint: dict[str, int], *,
+         disable: frozenset[str] = frozenset()) -> tuple[Program, MemoryReport]:
     """The program of a prepared graph whose outputs are distinct roots."""
-    return _Planner(graph, kernels, buffers, views, hint, disable).run()
+    return _Planner(graph, kernels, buffers, hint, disable).run()
 
 
 class _Planner:
-    def __init__(self, graph: Graph, kernels: list[Kernel], buffers: dict[Node, Buffer], views: dict[str, str],
-                 hint: dict[str, int], disable: frozenset[str]):
-        self.graph, self.kernels, self.buffers, self.views, self.hint = graph, kernels, buffers, views, hint
+    def __init__(self, graph: Graph, kernels: list[Kernel], buffers: Buffers, hint: dict[str, int],
+                 disable: frozenset[str]):
+        self.graph, self.kernels, self.buffers, self.hint = graph, kernels, buffers, hint
         self.disable = disable
         self.report = MemoryReport()
 
@@ -62,11 +62,11 @@ class _Planner:
         values = self.values(steps, {p.name for p in places})
         same = self.in_place(steps, values, {p.name for p in places})
         offsets, arena = self.offsets(values, same)
-        by_name = {b.name: b for b in self.buffers.values()}
+        by_name = self.buffers.by_name
         places += [Place(by_name[name], "arena", 0, offset) for name, offset in offsets.items()]
         self.measure(values, arena)
-        program = Program(self.graph.name, tuple(self.buffers[n].name for n in self.graph.inputs),
-                          tuple(self.buffers[n].name for n in self.graph.outputs), tuple(places), tuple(steps),
+        program = Program(self.graph.name, tuple(self.buffers.of[n].name for n in self.graph.inputs),
+                          tuple(self.buffers.of[n].name for n in self.graph.outputs), tuple(places), tuple(steps),
                           tuple(constants), tuple(self.graph.symbols().values()), arena)
         return program, self.report
 
@@ -74,7 +74,7 @@ class _Planner:
 
     def steps(self) -> list[Step]:
         """Launches with a barrier only where a later one touches what an earlier one wrote."""
-        launches = [Launch(k, tuple(self.views.get(b.name, b.name) for b in k.arguments), barrier=False)
+        launches = [Launch(k, tuple(self.buffers.owner(b.name) for b in k.arguments), barrier=False)
                     for k in self.kernels]
         written: set[str] = set()
         steps: list[Step] = []
@@ -88,18 +88,19 @@ class _Planner:
             steps[-1] = replace(steps[-1], barrier=True)
         for code, node in enumerate(self.graph.effects, 1):
             a = node.attributes
-            steps.append(CheckStep(self.buffers[node].name, code, a.error, a.message))
+            steps.append(CheckStep(self.buffers.of[node].name, code, a.error, a.message))
         return steps
 
     # --- places
 
     def fixed_places(self, steps: list[Step]) -> tuple[list[Place], list]:
-        places = [Place(self.buffers[n], "input", i) for i, n in enumerate(self.graph.inputs)]
-        places += [Place(self.buffers[n], "output", i) for i, n in enumerate(self.graph.outputs)]
+        places = [Place(self.buffers.of[n], "input", i) for i, n in enumerate(self.graph.inputs)]
+        places += [Place(self.buffers.of[n], "output", i) for i, n in enumerate(self.graph.outputs)]
         used = {name for s in steps for name in (*s.reads, *s.writes)}
-        constants = [n for n, b in self.buffers.items() if n.op.name == "constant" and b.name in used]
-        places += [Place(self.buffers[n], "constant", i) for i, n in enumerate(constants)]
-        return places, [n.attributes.array for n in constants]
+        by_name = self.buffers.by_name
+        constants = [name for name in self.buffers.constants if name in used]
+        places += [Place(by_name[name], "constant", i) for i, name in enumerate(constants)]
+        return places, [self.buffers.constants[name] for name in constants]
 
     def values(self, steps: list[Step], fixed: set[str]) -> dict[str, Value]:
         ranges: dict[str, tuple[int, int]] = {}
@@ -108,7 +109,7 @@ class _Planner:
             for name in (*step.reads, *step.writes):
                 ranges[name] = (ranges.get(name, (phase, phase))[0], phase)
             phase += not isinstance(step, Launch) or step.barrier
-        sizes = {b.name: _aligned(b.type.size * b.dtype.itemsize) for b in self.buffers.values()}
+        sizes = {b.name: _aligned(b.type.size * b.dtype.itemsize) for b in self.buffers.by_name.values()}
         return {name: Value(name, sizes[name], *span) for name, span in ranges.items() if name not in fixed}
 
     # --- in place
@@ -135,7 +136,7 @@ class _Planner:
         return same
 
     def named(self, step: Launch, buffer: str) -> str:
-        return self.views.get(buffer, buffer)
+        return self.buffers.owner(buffer)
 
     # --- offsets
 

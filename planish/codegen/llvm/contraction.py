@@ -1,1 +1,334 @@
-def write_contraction(*a): raise NotImplementedError
+"""Contractions as LLVM IR: register tiles over packed panels, the epilogue while the results are in registers.
+
+In: a kernel with a `RegisterTile`. Out: a function of the same form as loops.py writes. Blocking is by the left operand's
+rows and groups of panels: the panels of a group stay in the second-level cache while all rows pass, a tile's rows in the
+first while the group's panels pass. Threads take ranges of rows when there are enough, else ranges of panels.
+Accumulation over k is in one fixed order, with fused multiply-add.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from planish.codegen.llvm import registers
+from planish.codegen.llvm.builder import Builder, Module, Value, vector
+from planish.codegen.llvm.expressions import Scope
+from planish.codegen.llvm.loops import LoopWriter, open_function
+from planish.schedule.access import Access, stride_along
+from planish.schedule.kernel import Apply, Axis, Kernel, Load, stage_values, walk
+from planish.types import Dim, is_static, substitute
+
+GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all rows pass
+PANELS_AT_ONCE = 4       # panels a tile of few rows takes, so that enough accumulators hide the latency
+LONG_EPILOGUE = 8        # ops from which the epilogue is a loop over the tile's rows, not unrolled
+
+
+def write_contraction(module: Module, kernel: Kernel, name: str, size_slots: dict[str, int], numerics: str) -> Builder:
+    """Write a tiled contraction as function `name`."""
+    b = open_function(module, kernel, name)
+    TileWriter(b, kernel, size_slots, numerics).write()
+    b.ret()
+    return b
+
+
+class TileWriter(LoopWriter):
+    def __init__(self, b: Builder, kernel: Kernel, size_slots: dict[str, int], numerics: str):
+        super().__init__(b, kernel, size_slots, numerics)
+        tile = kernel.tile
+        assert tile is not None
+        self.tile, self.width = tile, tile.vectors * tile.lanes
+        self.sum, *self.epilogue = kernel.stages
+        self.lhs, self.rhs = self.sum.value.args
+        self.element = registers.memory_type(self.sum.dtype.name)
+        self.size = self.sum.dtype.itemsize
+        axes = {a.name: a for a in (*kernel.shared, *self.sum.axes)}
+        self.batch, self.m, self.k = ([axes[n] for n in names] for names in (tile.batch, tile.m, tile.k))
+        self.n = axes[tile.n[0]]
+        self.rows = self.e.dim(self.count(self.m))
+        self.columns = self.e.dim(self.n.extent)
+        self.long = sum(isinstance(x, Apply) for s in self.epilogue for x in walk(*stage_values(s))) > LONG_EPILOGUE
+        rows = tile.rows if not self.m or not is_static(self.count(self.m)) else min(tile.rows, int(self.count(self.m)))
+        self.accumulators = b.value("ptr", f"alloca [{rows * self.width * PANELS_AT_ONCE} x {self.element}], align 64")
+
+    @staticmethod
+    def count(axes: Sequence[Axis]) -> Dim:
+        return prod((a.extent for a in axes), start=1)
+
+    # --- the grid
+
+    def write(self) -> None:
+        b = self.b
+        if not any(a.parallel for a in self.kernel.shared):
+            alone = b.when(b.cmp("icmp eq", self.tid, b.i64(0)), "alone")
+            self.threads, self.tid = b.i64(1), b.i64(0)
+            self.blocks()
+            alone.end()
+        else:
+            self.blocks()
+
+    def blocks(self) -> None:
+        """Threads share batch x row tiles when there are two for each, else panels."""
+        b, one = self.b, self.b.i64(1)
+        tiles = self.ceil_div(self.rows, self.tile.rows)
+        panels = self.ceil_div(self.columns, self.width)
+        batches = self.e.dim(self.count(self.batch))
+        by_rows = b.cmp("icmp sge", b.mul(batches, tiles), b.mul(self.threads, b.i64(2)))
+        first_item, last_item = self.part(b.mul(batches, tiles), by_rows)
+        no = b.bin("xor", by_rows, Value("i1", "true"))
+        first_panel, last_panel = self.part(panels, no)
+        items = b.cmp("icmp slt", first_item, last_item)
+        busy = b.when(b.bin("and", items, b.cmp("icmp slt", first_panel, last_panel)), "busy")
+        first_batch = b.bin("udiv", first_item, tiles)
+        last_batch = b.bin("udiv", b.add(last_item, b.i64(-1)), tiles)
+        loop = b.loop(first_batch, b.add(last_batch, one), one, hint="batch")
+        start = b.intrinsic("smax", b.bin("sub", first_item, b.mul(loop.index, tiles)), b.i64(0))
+        stop = b.intrinsic("smin", b.bin("sub", last_item, b.mul(loop.index, tiles)), tiles)
+        self.within(self.split(self.batch, loop.index), lambda: self.groups(start, stop, first_panel, last_panel))
+        loop.end()
+        busy.end()
+
+    def ceil_div(self, x: Value, size: int) -> Value:
+        return self.b.bin("udiv", self.b.add(x, self.b.i64(size - 1)), self.b.i64(size))
+
+    def part(self, total: Value, shared: Value) -> tuple[Value, Value]:
+        """This thread's range of `total` things if they are shared out, else all of them."""
+        b = self.b
+        share = b.bin("udiv", b.add(total, b.add(self.threads, b.i64(-1))), self.threads)
+        start = b.intrinsic("smin", b.mul(self.tid, share), total)
+        stop = b.intrinsic("smin", b.add(start, share), total)
+        return b.select(shared, start, b.i64(0)), b.select(shared, stop, total)
+
+    def split(self, axes: Sequence[Axis], flat: Value) -> dict[str, Value]:
+        """The indices of axes at a flat number."""
+        found: dict[str, Value] = {}
+        for axis in reversed(axes[1:]):
+            extent = self.e.dim(axis.extent)
+            found[axis.name] = self.b.bin("urem", flat, extent)
+            flat = self.b.bin("udiv", flat, extent)
+        if axes:
+            found[axes[0].name] = flat
+        return found
+
+    def groups(self, first_tile: Value, last_tile: Value, first_panel: Value, last_panel: Value) -> None:
+        """Groups of panels, and in each all row tiles: whole ones, then the rest of the rows."""
+        b = self.b
+        depth = self.e.dim(self.count(self.k))
+        bytes_ = b.mul(depth, b.i64(self.width * self.size))
+        fit = b.bin("udiv", b.i64(GROUP_BYTES), b.intrinsic("smax", bytes_, b.i64(1)))
+        group = b.mul(self.ceil_div(b.intrinsic("smax", fit, b.i64(1)), PANELS_AT_ONCE), b.i64(PANELS_AT_ONCE))
+        loop = b.loop(first_panel, last_panel, group, hint="group")
+        end = b.intrinsic("smin", b.add(loop.index, group), last_panel)
+        self.within({}, lambda: self.row_tiles(first_tile, last_tile, loop.index, end))
+        loop.end()
+
+    def row_tiles(self, first: Value, last: Value, first_panel: Value, last_panel: Value) -> None:
+        b, height = self.b, self.tile.rows
+        count = self.count(self.m)
+        full = b.bin("udiv", self.rows, b.i64(height))
+        if not is_static(count) or count >= height:
+            stop = b.intrinsic("smin", last, full)
+            loop = b.loop(first, stop, b.i64(1), hint="tile")
+            row = b.mul(loop.index, b.i64(height))
+            self.within({}, lambda: self.panels(row, height, first_panel, last_panel))
+            loop.end()
+        rest = b.bin("sub", self.rows, b.mul(full, b.i64(height)))
+        row = b.mul(full, b.i64(height))
+        mine = b.cmp("icmp sgt", last, full)
+        for left in [int(count) % height] if is_static(count) else range(1, height):
+            if left:
+                here = b.when(b.bin("and", mine, b.cmp("icmp eq", rest, b.i64(left))), "rest")
+                self.within({}, lambda: self.panels(row, left, first_panel, last_panel))  # noqa: B023
+                here.end()
+
+    def panels(self, row: Value, height: int, first: Value, last: Value) -> None:
+        """Every panel of the group for one row tile; a tile of few rows takes several panels at a time."""
+        b = self.b
+        rows = [self.row_scope(row, i) for i in range(height)]
+        whole = b.bin("udiv", self.columns, b.i64(self.width))
+        at_once = max(1, min(PANELS_AT_ONCE, self.tile.rows // height))
+        stop = b.intrinsic("smin", last, whole)
+        if at_once > 1:
+            many = b.add(first, b.mul(b.bin("sdiv", b.intrinsic("smax", b.bin("sub", stop, first), b.i64(0)),
+                                            b.i64(at_once)), b.i64(at_once)))
+            self.panel_loop(rows, row, first, many, at_once)
+            first = many
+        self.panel_loop(rows, row, first, stop, 1)
+        if not is_static(self.n.extent) or self.n.extent % self.width:
+            partial = b.when(b.cmp("icmp sgt", last, whole), "partial")
+            self.within({}, lambda: self.tile_at(rows, row, whole, 1, partial=True))
+            partial.end()
+
+    def row_scope(self, row: Value, i: int) -> Scope:
+        """The m axes of the tile's row `i`, and what depends on them only."""
+        at = row if i == 0 else self.b.add(row, self.b.i64(i))
+        return Scope(self.e.scope, self.split(self.m, at))
+
+    def panel_loop(self, rows: list[Scope], row: Value, first: Value, last: Value, at_once: int) -> None:
+        loop = self.b.loop(first, last, self.b.i64(at_once), hint="panel")
+        self.within({}, lambda: self.tile_at(rows, row, loop.index, at_once, partial=False))
+        loop.end()
+
+    # --- one register tile
+
+    def tile_at(self, rows: list[Scope], row: Value, panel: Value, at_once: int, *, partial: bool) -> None:
+        column = self.b.mul(panel, self.b.i64(self.width))
+        left = [self.row_pointer(scope) for scope in rows]
+        right = self.panel_pointers(panel, column, at_once)
+        mask = self.column_masks(column) if partial and not self.tile.packed else []
+        totals = self.sums(left, right, at_once, mask)
+        if partial:
+            self.keep(totals)
+            self.scalar_epilogue(row, len(rows), column)
+        elif self.long:
+            self.keep(totals)
+            self.looped_epilogue(row, len(rows), column, at_once)
+        else:
+            for scope, values in zip(rows, totals):
+                for j, total in enumerate(values):
+                    self.vector_epilogue(scope.axes, column, j, total)
+
+    def row_pointer(self, scope: Scope) -> Value:
+        """Where a row of the left operand begins (k = 0)."""
+        outside, self.e.scope = self.e.scope, scope
+        pointer = self.e.pointer(self.lhs.buffer, self.at_k_zero(self.lhs))
+        self.e.scope = outside
+        return pointer
+
+    def at_k_zero(self, load: Load) -> tuple[Dim, ...]:
+        zero = dict.fromkeys((a.name for a in self.k), 0)
+        return tuple(substitute(i, zero) for i in load.index)
+
+    def panel_pointers(self, panel: Value, column: Value, at_once: int) -> list[Value]:
+        """Where the panels of the right operand begin."""
+        found = []
+        for turn in range(at_once):
+            at = column if turn == 0 else self.b.add(column, self.b.i64(turn * self.width))
+            outside, self.e.scope = self.e.scope, Scope(self.e.scope, {self.n.name: at})
+            found.append(self.e.pointer(self.rhs.buffer, self.at_k_zero(self.rhs)))
+            self.e.scope = outside
+        return found
+
+    def column_masks(self, column: Value) -> list[Value]:
+        """Which lanes of the last, partial panel are columns."""
+        lanes = self.tile.lanes
+        left = self.b.splat(self.b.bin("sub", self.columns, column), lanes)
+        steps = [Value(vector("i64", lanes), "<" + ", ".join(f"i64 {j * lanes + k}" for k in range(lanes)) + ">")
+                 for j in range(self.tile.vectors)]
+        return [self.b.cmp("icmp slt", s, left) for s in steps]
+
+    def sums(self, left: list[Value], right: list[Value], at_once: int, mask: list[Value]) -> list[list[Value]]:
+        """The accumulators of a tile after all of k: [row][vector]."""
+        per_row = at_once * self.tile.vectors
+        zero = registers.constant(self.b, self.sum.dtype.name, 0.0, self.tile.lanes)
+        flat = self.k_loops(self.k, left, right, [zero] * (len(left) * per_row), mask)
+        return [flat[i * per_row:(i + 1) * per_row] for i in range(len(left))]
+
+    def k_loops(self, axes: Sequence[Axis], left: list[Value], right: list[Value], carry: list[Value],
+                mask: list[Value]) -> list[Value]:
+        axis, *inner = axes
+        if not inner:
+            return self.innermost(axis, left, right, carry, mask)
+        b = self.b
+        loop = b.loop(b.i64(0), self.e.dim(axis.extent), b.i64(1), carry, hint="k")
+        moved_left = [self.moved(p, self.lhs, axis, loop.index) for p in left]
+        moved_right = [self.moved(p, self.rhs, axis, loop.index) for p in right]
+        return loop.end(self.k_loops(inner, moved_left, moved_right, loop.carry, mask))
+
+    def moved(self, pointer: Value, load: Load, axis: Axis, index: Value) -> Value:
+        return self.b.gep(self.element, pointer, self.b.mul(index, self.e.dim(self.step(load, axis))))
+
+    @staticmethod
+    def step(load: Load, axis: Axis) -> Dim:
+        stride = stride_along(Access(load.buffer, load.index), axis.name)
+        assert stride is not None
+        return stride
+
+    def innermost(self, axis: Axis, left: list[Value], right: list[Value], carry: list[Value],
+                  mask: list[Value]) -> list[Value]:
+        """The loop that does the work, `unroll` steps a trip, then the steps that are left."""
+        b = self.b
+        unroll = next(int(s.arguments[1]) for s in self.kernel.steps if s.name == "unroll")
+        at: Value = b.i64(0)
+        extent = self.e.dim(axis.extent)
+        for factor in (unroll, 1):
+            if is_static(axis.extent):
+                stop = b.i64(axis.extent // factor * factor)
+                if stop == at:
+                    continue
+            else:
+                stop = b.bin("and", extent, b.i64(-factor)) if factor > 1 else extent
+            loop = b.loop(at, stop, b.i64(factor), carry, hint="k")
+            totals = list(loop.carry)
+            for turn in range(factor):
+                k = loop.index if turn == 0 else b.add(loop.index, b.i64(turn))
+                self.multiply(axis, k, left, right, totals, mask)
+            carry, at = loop.end(totals), stop
+        return carry
+
+    def multiply(self, axis: Axis, k: Value, left: list[Value], right: list[Value], totals: list[Value],
+                 mask: list[Value]) -> None:
+        """totals[i, j] += left[i] * right[j] at one k."""
+        b, lanes = self.b, self.tile.lanes
+        columns = [self.right_vector(b.gep(self.element, self.moved(p, self.rhs, axis, k), b.i64(j * lanes)), j, mask)
+                   for p in right for j in range(self.tile.vectors)]
+        for i, pointer in enumerate(left):
+            one = b.load(self.element, self.moved(pointer, self.lhs, axis, k), self.size)
+            many = b.splat(one, lanes)
+            for j, column in enumerate(columns):
+                at = i * len(columns) + j
+                totals[at] = b.fma(many, column, totals[at])
+
+    def right_vector(self, pointer: Value, j: int, mask: list[Value]) -> Value:
+        type_ = vector(self.element, self.tile.lanes)
+        if not mask:
+            return self.b.load(type_, pointer, self.size)
+        zero = self.b.const(type_, 0.0)
+        name = f"llvm.masked.load.v{self.tile.lanes}{'f32' if self.size == 4 else 'f64'}.p0"
+        return self.b.call(name, type_, [pointer, Value("i32", str(self.size)), mask[j], zero])
+
+    # --- the epilogue
+
+    def vector_epilogue(self, rows: dict[str, Value], column: Value, j: int, total: Value) -> None:
+        """The stages after the sum, for vector `j` of a row of the tile."""
+        at = column if j == 0 else self.b.add(column, self.b.i64(j * self.tile.lanes))
+        self.run_epilogue({**rows, self.n.name: at}, total, self.tile.lanes)
+
+    def run_epilogue(self, axes: dict[str, Value], total: Value, lanes: int) -> None:
+        outside = self.e.scope
+        self.e.scope = Scope(outside, axes, self.n.name, lanes) if lanes > 1 else Scope(outside, axes)
+        self.e.set_result(self.sum.name, total)
+        for stage in self.epilogue:
+            self.single(stage, lanes)
+        self.e.scope = outside
+
+    def keep(self, totals: list[list[Value]]) -> None:
+        """Put the accumulators in memory, rows of the tile one after another."""
+        for i, values in enumerate(totals):
+            for j, total in enumerate(values):
+                at = (i * len(values) + j) * self.tile.lanes
+                self.b.store(total, self.b.gep(self.element, self.accumulators, self.b.i64(at)), 32)
+
+    def kept(self, row: Value, per_row: int, place: Value, lanes: int) -> Value:
+        at = self.b.add(self.b.mul(row, self.b.i64(per_row)), place)
+        return self.b.load(vector(self.element, lanes), self.b.gep(self.element, self.accumulators, at), self.size)
+
+    def looped_epilogue(self, row: Value, height: int, column: Value, at_once: int) -> None:
+        b, lanes = self.b, self.tile.lanes
+        loop = b.loop(b.i64(0), b.i64(height), b.i64(1), hint="row")
+        axes = self.split(self.m, b.add(row, loop.index))
+        inner = b.loop(b.i64(0), b.i64(at_once * self.width), b.i64(lanes), hint="column")
+        total = self.kept(loop.index, at_once * self.width, inner.index, lanes)
+        self.run_epilogue({**axes, self.n.name: b.add(column, inner.index)}, total, lanes)
+        inner.end()
+        loop.end()
+
+    def scalar_epilogue(self, row: Value, height: int, column: Value) -> None:
+        """A partial panel, column by column."""
+        b = self.b
+        loop = b.loop(b.i64(0), b.i64(height), b.i64(1), hint="row")
+        axes = self.split(self.m, b.add(row, loop.index))
+        inner = b.loop(b.i64(0), b.bin("sub", self.columns, column), b.i64(1), hint="column")
+        total = self.kept(loop.index, self.width, inner.index, 1)
+        self.run_epilogue({**axes, self.n.name: b.add(column, inner.index)}, total, 1)
+        inner.end()
+        loop.end()

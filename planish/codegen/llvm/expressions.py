@@ -272,9 +272,9 @@ class Expressions:
         axis = self.scope.vector_axis if lanes > 1 else ""
         stride = self._lane_stride(buffer, index, axis)
         if stride == 1 or lanes == 1:
-            return [self._pointer(buffer, index)], 1
+            return [self.pointer(buffer, index)], 1
         if stride is not None:
-            first = self._pointer(buffer, index)
+            first = self.pointer(buffer, index)
             step = self.dim(stride)
             offsets = [self.b.mul(step, self.b.i64(lane)) for lane in range(lanes)]
             return [self.b.gep(registers.memory_type(buffer.dtype.name), first, o) for o in offsets], 0
@@ -292,7 +292,7 @@ class Expressions:
             total = total + step * stride
         return total
 
-    def _pointer(self, buffer: Buffer, index: tuple) -> Value:
+    def pointer(self, buffer: Buffer, index: tuple) -> Value:
         """The address of an element (of lane 0): the row's pointer, known before this loop, and what moves in it."""
         fixed: Dim = 0
         moving: Dim = 0

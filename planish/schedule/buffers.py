@@ -1,0 +1,40 @@
+"""The memory a program is made of, by name."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planish.ir.node import Node
+from planish.schedule.kernel import Buffer
+
+
+@dataclass
+class Buffers:
+    """`of` has the buffers of graph nodes; `constants` the arrays of those that are constant; `scratch` buffers that
+    belong to no node (packed operands); `views` says which buffer's memory another name looks at."""
+
+    of: dict[Node, Buffer]
+    views: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    scratch: list[Buffer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for node, buffer in self.of.items():
+            if node.op.name == "constant":
+                self.constants.setdefault(buffer.name, node.attributes.array)
+
+    @property
+    def by_name(self) -> dict[str, Buffer]:
+        return {b.name: b for b in (*self.of.values(), *self.scratch)}
+
+    def owner(self, name: str) -> str:
+        """The buffer whose memory `name` is."""
+        return self.views.get(name, name)
+
+    def add(self, buffer: Buffer, array: np.ndarray | None = None) -> Buffer:
+        """Enter a buffer no node owns; with an array, a constant."""
+        self.scratch.append(buffer)
+        if array is not None:
+            self.constants[buffer.name] = array
+        return buffer
