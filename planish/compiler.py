@@ -17,7 +17,7 @@ from planish.codegen.llvm.native import NativeCode, generate
 from planish.errors import PlanishError
 from planish.ir import Graph, Node, interpret, print_graph, verify
 from planish.ir.specialize import bind_symbols, static_sizes
-from planish.passes.pipeline import run_pipeline
+from planish.passes.pipeline import PIPELINE, run_pipeline
 from planish.passes.protocol import PassRecord
 from planish.rewrite import Numerics
 from planish.runtime.load import load_program
@@ -28,6 +28,7 @@ from planish.schedule.program_text import print_program
 from planish.schedule.text import print_kernel
 
 Strategy = Literal["native", "library"]
+SCHEDULE_SWITCHES = ("fuse", "schedule", "prepack", "in_place")
 STAGES = ("graph", "optimized", "loops", "program", "llvm", "asm")
 
 
@@ -134,11 +135,13 @@ def _base(node: Node) -> Node:
 
 def compile_graph(graph: Graph, options: Options = Options(), *, hint: dict[str, int] | None = None) -> Compiled:
     """Compile a graph. `hint` gives typical sizes of its symbols, for choices and for the report's figures."""
+    check_switches(options.disable)
     report = Report(captured_nodes=len(graph.nodes()), hint=dict(hint or {}))
     clock = _Clock(report.seconds)
     verify(graph, "capture")
     clock.lap("verify")
     if options.strategy == "library":
+        report.bytes_before = report.bytes_after = bytes_of_graph(graph, report.hint)
         return LibraryProgram(graph, graph, options, report)
     if options.strategy != "native":
         raise PlanishError(f"there is no strategy {options.strategy!r}; there are native and library")
@@ -153,6 +156,16 @@ def compile_graph(graph: Graph, options: Options = Options(), *, hint: dict[str,
     clock.lap("compile")
     _fill(report, graph, built)
     return NativeCompiled(graph, optimized, options, report, built, code, program)
+
+
+def check_switches(disable: frozenset[str]) -> None:
+    """Raises PlanishError for names that are neither a pass, a schedule step nor a rule."""
+    names = [p.name for p in PIPELINE] + list(SCHEDULE_SWITCHES)
+    rules = {r.name for p in PIPELINE for r in getattr(p, "rules", ())}
+    unknown = sorted(disable - rules - set(names))
+    if unknown:
+        raise PlanishError(f"nothing to disable is called {', '.join(unknown)}; passes and steps are "
+                           f"{', '.join(names)}; rules go by their own names")
 
 
 def machine_of(target: Target) -> Machine:

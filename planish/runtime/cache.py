@@ -91,6 +91,24 @@ class Cache:
             _remove(path)
             total -= size
 
+    def usage(self) -> tuple[int, int]:
+        """How many entries the folder has, and their bytes."""
+        sizes = [size for _, size, _ in self._files()]
+        return len(sizes), sum(sizes)
+
+    def clear(self) -> int:
+        """Remove every entry, here and on disk; how many could not be removed."""
+        with self._lock:
+            self._memory.clear()
+            self._memory_bytes = 0
+        for _, _, path in self._files():
+            _remove(path)
+        return self.usage()[0]
+
+    def fault(self) -> str:
+        """Why the folder can't be used; empty when it can, or when it isn't there yet."""
+        return _folder_fault(self.folder) if self.folder and self.folder.exists() else ""
+
     # --- disk
 
     def _files(self) -> list[tuple[float, int, Path]]:
