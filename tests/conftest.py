@@ -11,7 +11,8 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
+    parser.addoption("--update-golden", action="store_true",
+                     help="write golden files instead of comparing with them")
 
 
 @pytest.fixture

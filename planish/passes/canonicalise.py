@@ -1,7 +1,8 @@
-"""One way to write what can be written in several: the fewer forms there are, the fewer patterns the rules need.
+"""One way to write what can be written in several: fewer forms need fewer patterns.
 
-Constants stand right of a commutative op. Integer chains gather theirs, `(x + 1) + 2 -> x + (1 + 2)`: exact, as integers
-wrap. Every step lowers (constants on the left, then ops on values that are not constant); none is needed for correctness.
+Constants stand right of a commutative op. Integer chains gather theirs, `(x + 1) + 2 -> x + (1 + 2)`: exact,
+as integers wrap. Every step lowers (constants on the left, then ops on values that are not constant); none is
+needed for correctness.
 """
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ class Canonicalise:
 def commutes(node: Node, numerics: Numerics) -> bool:
     """Whether the operands of a node may change places without a change of its value.
 
-    Max and min of floats return their second operand at a tie, so the order shows in the sign of a zero; it may change
-    in `fast`, or where one operand is a number other than 0.
+    Max and min of floats return their second operand at a tie, so the order shows in the sign of a zero; it
+    may change in `fast`, or where one operand is a number other than 0.
     """
     if not node.op.has("commutative") or len(node.operands) != 2:
         return False
@@ -60,14 +61,16 @@ class _Canonicaliser:
         return None if gathered is None else (gathered, "gather_constants")
 
     def gathered(self, op: Op, left: Node, right: Node, uses: Mapping[Node, int]) -> Node | None:
-        """(x + c) + d -> x + (c + d); (x + c) + y and y + (x + c) -> (x + y) + c where x + c has no other user.
-
-        For integers and bool.
+        """(x + c) + d -> x + (c + d); (x + c) + y and y + (x + c) -> (x + y) + c where x + c has no other
+        user. For integers and bool.
         """
         if op.name not in GATHERED or left.dtype.is_float:
             return None
         if right in self.constants:
-            return op(left.operands[0], op(left.operands[1], right)) if self.ends_in_constant(op, left) else None
+            if not self.ends_in_constant(op, left):
+                return None
+            x, c = left.operands
+            return op(x, op(c, right))
         for chain, other in ((left, right), (right, left)):
             if self.ends_in_constant(op, chain) and uses.get(chain, 1) == 1:
                 return op(op(chain.operands[0], other), chain.operands[1])

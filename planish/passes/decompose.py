@@ -1,4 +1,4 @@
-"""Composite ops become the primitives they are made of, so that the passes after this know only primitives."""
+"""Composite ops become the primitives they are made of: the passes after this know only primitives."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,6 +1,8 @@
-"""What no result needs goes: a graph is what its outputs and effects reach, so this forgets the rest and counts it.
+"""What no result needs goes: a graph is what its outputs and effects reach, so this forgets the rest and
+counts it.
 
-Checks whose condition is a constant True go as well. Inputs stay, used or not: they are the program's signature.
+Checks whose condition is a constant True go as well. Inputs stay, used or not: they are the program's
+signature.
 """
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from planish.rewrite import uniform_value
 
 @dataclass(frozen=True)
 class DropDead:
-    """Counts `check_holds`, `never_used` (written by the user, needed by nothing) and `replaced` (by the passes before)."""
+    """Counts `check_holds`, `never_used` (written by the user, needed by nothing) and `replaced` (by the
+    passes before)."""
 
     name: str = "drop_dead"
     reason: str = "last: what the passes before left behind is known only now"
@@ -25,9 +28,11 @@ class DropDead:
         kept = replace(graph, effects=effects)
         live = set(kept.nodes())
         if context.captured:
-            context.fired["never_used"] += sum(_is_written(n, graph) and n not in context.captured for n in graph.notes)
+            context.fired["never_used"] += sum(_is_written(n, graph) and n not in context.captured
+                                               for n in graph.notes)
             context.fired["replaced"] += len(context.captured - live)
-        return replace(kept, notes=MappingProxyType({n: note for n, note in graph.notes.items() if n in live}))
+        notes = {n: note for n, note in graph.notes.items() if n in live}
+        return replace(kept, notes=MappingProxyType(notes))
 
 
 def holds_always(effect: Node) -> bool:

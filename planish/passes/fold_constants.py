@@ -2,8 +2,9 @@
 
     1.0 / sqrt(64.0) -> 0.125
 
-What is not worth its bytes stays: a result of more than FREE_BYTES that is larger than all it was made from (an iota, a
-broadcast and what is computed from them). Random ops are never folded: the key may be fixed, the stream is the program's.
+What is not worth its bytes stays: a result of more than FREE_BYTES that is larger than all it was made from
+(an iota, a broadcast and what is computed from them). Random ops are never folded: the key may be fixed, the
+stream is the program's.
 """
 from __future__ import annotations
 

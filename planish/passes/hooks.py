@@ -1,4 +1,5 @@
-"""What may happen between passes: verify, print, save, compare. A hook is called after each with the graph before and after."""
+"""What may happen between passes: verify, print, save, compare. A hook is called after each with the graph
+before and after."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from planish import knobs
 from planish.errors import VerificationError
 from planish.ir import Graph, interpret, print_graph, verify
 from planish.passes.protocol import PassRecord
-from planish.types import FLOAT64, Symbol, bounds, evaluate_dim
+from planish.types import Symbol, bounds, evaluate_dim
 
 Hook = Callable[[int, Graph, Graph, PassRecord], None]
 
@@ -23,7 +24,8 @@ def verify_each(position: int, before: Graph, after: Graph, record: PassRecord) 
 
 def print_each(position: int, before: Graph, after: Graph, record: PassRecord) -> None:
     """To standard output: a line for every pass, and the graph where it changed."""
-    print(f"# {position:02d} {record.name}: {record.before} -> {record.after} nodes, {record.seconds * 1e3:.2f} ms, {record.fired}")
+    counts = f"{record.before} -> {record.after} nodes, {record.seconds * 1e3:.2f} ms, {record.fired}"
+    print(f"# {position:02d} {record.name}: {counts}")
     if after is not before:
         print(print_graph(after))
 
@@ -43,8 +45,9 @@ def save_each(folder: str | Path) -> Hook:
 def compare_each(rng: np.random.Generator, *, units: float = 16) -> Hook:
     """Translation validation: both graphs in float64 on random inputs.
 
-    A difference of more than `units` in the last place of the graph's narrowest float, relative to the largest element of
-    an output, raises VerificationError naming the pass (constants are rounded to their dtype, however they are used).
+    A difference of more than `units` in the last place of the graph's narrowest float, relative to the
+    largest element of an output, raises VerificationError naming the pass (constants are rounded to their
+    dtype, however they are used).
     """
     def hook(position: int, before: Graph, after: Graph, record: PassRecord) -> None:
         tolerance = units * _last_place(before)
@@ -52,7 +55,8 @@ def compare_each(rng: np.random.Generator, *, units: float = 16) -> Hook:
         expected, found = (interpret(g, inputs, precision="float64") for g in (before, after))
         for i, (a, b) in enumerate(zip(expected, found)):
             if not _is_close(a, b, tolerance):
-                raise VerificationError(f"after {record.name}: output {i} is another; largest difference {np.max(np.abs(a - b))}")
+                largest = np.max(np.abs(a - b))
+                raise VerificationError(f"after {record.name}: output {i} is another, by as much as {largest}")
     return hook
 
 
@@ -74,8 +78,8 @@ def random_inputs(graph: Graph, rng: np.random.Generator) -> list[np.ndarray]:
     arrays = []
     for node in graph.inputs:
         shape = tuple(evaluate_dim(d, sizes) for d in node.shape)
-        drawn = rng.normal(size=shape) if node.dtype.is_float else rng.integers(0, 2 if node.dtype.bits == 8 else 9, shape)
-        arrays.append(np.asarray(drawn, FLOAT64.numpy if node.dtype.is_float else None).astype(node.dtype.numpy))
+        drawn = rng.normal(size=shape) if node.dtype.is_float else rng.integers(0, 2, shape)
+        arrays.append(np.asarray(drawn).astype(node.dtype.numpy))
     return arrays
 
 

@@ -48,8 +48,9 @@ def run_pipeline(graph: Graph, *, numerics: Numerics = "default", disable: froze
                  strict_fuel: bool = False) -> tuple[Graph, list[PassRecord]]:
     """The optimised graph and what each pass did.
 
-    `disable` holds names of passes, and of single rules. `hook` is called after every pass (without one: PLANISH_TRACE
-    decides). `observe(rule, before, after)` sees every firing. Graphs inside control ops go through the same passes.
+    `disable` holds names of passes, and of single rules. `hook` is called after every pass (without one:
+    PLANISH_TRACE decides). `observe(rule, before, after)` sees every firing. Graphs inside control ops go
+    through the same passes.
     """
     hook = hook or hook_of_knobs()
     captured = frozenset(graph.nodes())

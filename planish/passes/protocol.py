@@ -13,7 +13,8 @@ from planish.rewrite.driver import Observer, Step, apply_steps
 
 @dataclass(frozen=True)
 class PassRecord:
-    """What one pass did: its seconds, graph nodes (or kernels) before and after, and how often each rule fired."""
+    """What one pass did: its seconds, graph nodes (or kernels) before and after, and how often each rule
+    fired."""
 
     name: str
     seconds: float
@@ -59,7 +60,8 @@ class Pass(Protocol):
     def run(self, graph: Graph, context: Context) -> Graph: ...
 
 
-def local_step(change: Callable[[Node], tuple[Node, str] | None], disable: frozenset[str] = frozenset()) -> Step:
+def local_step(change: Callable[[Node], tuple[Node, str] | None],
+               disable: frozenset[str] = frozenset()) -> Step:
     """A step of the driver from a function that looks at one node alone; names in `disable` do not fire."""
     def step(node: Node, uses: Mapping[Node, int]) -> tuple[Node, str] | None:
         found = change(node)

@@ -1,7 +1,8 @@
 """Equal values are computed once.
 
-Nodes are interned, so expressions written alike are one node from the start. What is left: `x + y` beside `y + x`, and
-large constants of equal content in different arrays (interning compares those by identity, to stay cheap).
+Nodes are interned, so expressions written alike are one node from the start. What is left: `x + y` beside
+`y + x`, and large constants of equal content in different arrays (interning compares those by identity, to
+stay cheap).
 """
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class _Sharer:
         if node.op.name == "constant" and self.large_types[node.type] > 1:
             return self.merged((node.type, node.attributes.digest), node, "equal_constant")
         if commutes(node, self.numerics):
-            return self.merged((node.op, frozenset(node.operands), node.attributes), node, "equal_up_to_order")
+            return self.merged((node.op, frozenset(node.operands), node.attributes), node,
+                               "equal_up_to_order")
         return None
 
     def merged(self, key: object, node: Node, name: str) -> tuple[Node, str] | None:

@@ -1,10 +1,11 @@
 """The check that admits a rule: machine evidence that it keeps the answer, lowers the cost, and ends.
 
-In: a rule. Out: a CheckReport, or UnsoundRule with the counterexample. Random instances of the pattern are run before and
-after on random and special values (NaN, inf, -0.0, subnormals, INT_MIN) by the reference interpreter.
+In: a rule. Out: a CheckReport, or UnsoundRule with the counterexample. Random instances of the pattern are
+run before and after on random and special values (NaN, inf, -0.0, subnormals, INT_MIN) by the reference
+interpreter.
 exact          the same bits, up to which NaN
-default, fast  within the tolerance of the ops; NaN and inf where they were. Their special values leave out the extremes:
-               an intermediate result may overflow on one side only
+default, fast  within the tolerance of the ops; NaN and inf where they were. Their special values leave out
+               the extremes: an intermediate result may overflow on one side only
 """
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ KINDS = ("random", "special", "few", "zeros")  # what the inputs of one comparis
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What the verdict rests on: instances of the pattern, comparisons of outputs, and the dtypes the rule fired on."""
+    """What the verdict rests on: instances of the pattern, comparisons of outputs, and the dtypes the rule
+    fired on."""
 
     rule: str
     instances: int
@@ -43,7 +45,8 @@ class CheckReport:
 
 
 def check_rule(rule: Rule, *, seed: int = 0, instances: int = INSTANCES) -> CheckReport:
-    """Evidence for a rule. Raises UnsoundRule with the graph before and after and the values where they differ."""
+    """Evidence for a rule. Raises UnsoundRule with the graph before and after and the values where they
+    differ."""
     rng = np.random.default_rng([seed, *rule.name.encode()])
     made = comparisons = 0
     dtypes = []
@@ -53,11 +56,13 @@ def check_rule(rule: Rule, *, seed: int = 0, instances: int = INSTANCES) -> Chec
             made += 1
             dtypes.append(dtype.short)
     if not made:
-        raise UnsoundRule(f"rule {rule.name} fires on no random instance of {rule.pattern}: give it an example")
+        instance = f"fires on no random instance of {rule.pattern}"
+        raise UnsoundRule(f"rule {rule.name} {instance}: give it an example")
     return CheckReport(rule.name, made, comparisons, tuple(dict.fromkeys(dtypes)))
 
 
-def matching_nodes(rule: Rule, rng: np.random.Generator, dtype: DType, count: int, attempts: int) -> Iterator[Node]:
+def matching_nodes(rule: Rule, rng: np.random.Generator, dtype: DType, count: int,
+                   attempts: int) -> Iterator[Node]:
     """Up to `count` random nodes on which the rule fires."""
     found = 0
     for _ in range(attempts):
@@ -88,7 +93,8 @@ def _check_instance(rule: Rule, node: Node, rng: np.random.Generator) -> int:
     after, _ = apply_steps(before, step, strict_fuel=True)
     again, fired = apply_steps(after, step, strict_fuel=True)
     if fired:
-        raise UnsoundRule(f"rule {rule.name} fires on its own result\n{print_graph(after)}\n{print_graph(again)}")
+        graphs = f"{print_graph(after)}\n{print_graph(again)}"
+        raise UnsoundRule(f"rule {rule.name} fires on its own result\n{graphs}")
     for kind in KINDS:
         arrays = [random_data(rng, n, kind, extremes=rule.numerics == "exact") for n in before.inputs]
         _compare(rule, before, after, arrays)
@@ -131,7 +137,8 @@ def _compare(rule: Rule, before: Graph, after: Graph, arrays: Sequence[np.ndarra
     expected, = interpret(before, arrays)
     found, = interpret(after, arrays)
     if expected.shape != found.shape or expected.dtype != found.dtype:
-        raise UnsoundRule(f"rule {rule.name} made {found.dtype}{found.shape} of {expected.dtype}{expected.shape}")
+        was = f"{expected.dtype}{expected.shape}"
+        raise UnsoundRule(f"rule {rule.name} made {found.dtype}{found.shape} of {was}")
     if rule.numerics == "exact":
         wrong = ~same_bits(expected, found)
     else:
@@ -161,11 +168,14 @@ def is_close(a: np.ndarray, b: np.ndarray, relative: float, absolute: float) -> 
     return np.where(finite, near, same_bits(a, b))
 
 
-def _allowance(before: Graph, after: Graph, arrays: Sequence[np.ndarray], expected: np.ndarray) -> tuple[float, float]:
-    """(relative, absolute): the tolerance of every op on either side, sums relative to the magnitudes that went in."""
+def _allowance(before: Graph, after: Graph, arrays: Sequence[np.ndarray],
+               expected: np.ndarray) -> tuple[float, float]:
+    """(relative, absolute): the tolerance of every op on either side, sums relative to the magnitudes that
+    went in."""
     if expected.dtype.kind in "biu":
         return 0.0, 0.0
-    rows = [tolerance(n.op.tolerance, n.dtype) for g in (before, after) for n in g.nodes() if not isinstance(n.type, tuple)]
+    rows = [tolerance(n.op.tolerance, n.dtype) for g in (before, after) for n in g.nodes()
+            if not isinstance(n.type, tuple)]
     dtype = before.outputs[0].dtype
     import ml_dtypes
     limits = ml_dtypes.finfo(dtype.numpy)
@@ -173,13 +183,15 @@ def _allowance(before: Graph, after: Graph, arrays: Sequence[np.ndarray], expect
     magnitude, = interpret(before, [np.abs(a) if a.dtype.kind not in "bu" else a for a in arrays])
     sizes = np.abs(np.concatenate([expected.ravel(), magnitude.ravel()]).astype(np.float64))
     largest = float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
-    return ulps * float(limits.eps), sum(row.scale for row in rows) * largest + ulps * float(limits.smallest_subnormal)
+    scale = sum(row.scale for row in rows)
+    return ulps * float(limits.eps), scale * largest + ulps * float(limits.smallest_subnormal)
 
 
-def _counterexample(rule: Rule, before: Graph, after: Graph, arrays: Sequence[np.ndarray], expected: Any, found: Any,
-                    wrong: np.ndarray) -> str:
+def _counterexample(rule: Rule, before: Graph, after: Graph, arrays: Sequence[np.ndarray], expected: Any,
+                    found: Any, wrong: np.ndarray) -> str:
     at = tuple(int(i[0]) for i in np.nonzero(np.atleast_1d(wrong)))
     index = at if wrong.ndim else ()
-    values = "\n".join(f"  {n.attributes.name} = {np.array2string(a, threshold=40)}" for n, a in zip(before.inputs, arrays))
+    values = "\n".join(f"  {n.attributes.name} = {np.array2string(a, threshold=40)}"
+                       for n, a in zip(before.inputs, arrays))
     return (f"rule {rule.name} ({rule.numerics}) changes the answer at {index}: {expected[index]!r} before, "
             f"{found[index]!r} after\n{print_graph(before)}\n{print_graph(after)}\nwith\n{values}")

@@ -3,8 +3,9 @@
     cost of a graph = sum over its nodes but inputs and constants of
                       1 + operands / 10 + elements * weight(op) + bytes written / 16
 
-`elements` counts those of the result; of the operand for reductions; multiply-adds for contractions. A view writes
-nothing, and reshape, broadcast_to and bitcast also spare the 1: they only say how to read what is there.
+`elements` counts those of the result; of the operand for reductions; multiply-adds for contractions. A view
+writes nothing, and reshape, broadcast_to and bitcast also spare the 1: they only say how to read what is
+there.
 """
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ READINGS = frozenset({"reshape", "broadcast_to", "bitcast"})
 _WEIGHTS = {
     "reshape": VIEW, "bitcast": VIEW, "broadcast_to": BROADCAST,
     "neg": SIGN, "abs": SIGN, "logical_not": SIGN, "bitwise_not": SIGN, "copysign": SIGN,
-    "div": DIVIDE, "floor_div": DIVIDE, "trunc_div": DIVIDE, "mod": DIVIDE, "rem": DIVIDE, "reciprocal": DIVIDE,
+    "div": DIVIDE, "floor_div": DIVIDE, "trunc_div": DIVIDE, "mod": DIVIDE, "rem": DIVIDE,
+    "reciprocal": DIVIDE,
     "sqrt": ROOT, "rsqrt": ROOT, "pow": FUNCTION,
 }
 

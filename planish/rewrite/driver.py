@@ -1,9 +1,10 @@
 """The driver: applies steps to every node, bottom-up, until nothing changes.
 
-In: a graph and a step (node -> the node in its place and the name of the rule, or None). Out: the graph in normal form.
-Each node is brought to normal form once and remembered; what a rule made is visited in turn. Operands are in normal form
-before a rule sees their user, so one sweep ends at a fixed point of all rules that look at a node and what is under it.
-Termination rests on each rule lowering a cost; fuel catches a rule set where two undo each other or one grows for ever.
+In: a graph and a step (node -> the node in its place and the name of the rule, or None). Out: the graph in
+normal form. Each node is brought to normal form once and remembered; what a rule made is visited in turn.
+Operands are in normal form before a rule sees their user, so one sweep ends at a fixed point of all rules
+that look at a node and what is under it. Termination rests on each rule lowering a cost; fuel catches a rule
+set where two undo each other or one grows for ever.
 """
 from __future__ import annotations
 
@@ -29,10 +30,12 @@ RECENT = 8          # firings looked back at to name the rules that alternate
 
 def apply_steps(graph: Graph, step: Step, *, fuel: int | None = None, strict_fuel: bool = False,
                 observe: Observer | None = None) -> tuple[Graph, Counter[str]]:
-    """The rewritten graph, and how often each rule fired. New nodes carry the rule that made them in their note.
+    """The rewritten graph, and how often each rule fired. New nodes carry the rule that made them in their
+    note.
 
-    `fuel` is the most firings. When it runs out, FuelExhausted names the rules at work if `strict_fuel`; else that is
-    logged and what is reached so far is kept (each firing by itself is sound). `observe(rule, before, after)` sees every one.
+    `fuel` is the most firings. When it runs out, FuelExhausted names the rules at work if `strict_fuel`; else
+    that is logged and what is reached so far is kept (each firing by itself is sound). `observe(rule, before,
+    after)` sees every one.
     """
     uses = {n: len(users) for n, users in graph.users().items()}
     if fuel is None:
@@ -41,7 +44,8 @@ def apply_steps(graph: Graph, step: Step, *, fuel: int | None = None, strict_fue
     for root in graph.inputs + graph.roots:
         driver.normalise(root)
     done = driver.normal
-    new = replace(graph, outputs=tuple(done[n] for n in graph.outputs), effects=tuple(done[n] for n in graph.effects),
+    new = replace(graph, outputs=tuple(done[n] for n in graph.outputs),
+                  effects=tuple(done[n] for n in graph.effects),
                   notes=MappingProxyType(driver.notes))
     return new, driver.fired
 
@@ -55,7 +59,7 @@ class _Driver:
     observe: Observer | None
     uses: dict[Node, int]
     normal: dict[Node, Node] = field(default_factory=dict)    # node -> its normal form
-    becomes: dict[Node, Node] = field(default_factory=dict)   # node -> what one step made of it, being normalised
+    becomes: dict[Node, Node] = field(default_factory=dict)   # node -> what one step made of it
     fired: Counter[str] = field(default_factory=Counter)
     recent: list[str] = field(default_factory=list)
 

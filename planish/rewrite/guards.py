@@ -86,7 +86,8 @@ def number(node: Node) -> Any:
 
 
 def is_normal_in(value: float, dtype: DType) -> bool:
-    """Whether a number is a normal float of this dtype: finite, not subnormal, not zero, without rounding to one that is."""
+    """Whether a number is a normal float of this dtype: finite, not subnormal, not zero, without rounding to
+    one that is."""
     import ml_dtypes
     limits = ml_dtypes.finfo(dtype.numpy)
     return float(limits.smallest_normal) <= abs(float(np.asarray(value, dtype.numpy))) <= float(limits.max)

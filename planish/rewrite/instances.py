@@ -1,7 +1,8 @@
 """Random nodes that a pattern may match: what the rule checker tries a rule on.
 
-In: a pattern and a dtype. Out: a node over fresh inputs. Shapes are small, with size 1, empty, and broadcasting among
-them; attributes that the pattern leaves open are drawn from what the op takes for its operands.
+In: a pattern and a dtype. Out: a node over fresh inputs. Shapes are small, with size 1, empty, and
+broadcasting among them; attributes that the pattern leaves open are drawn from what the op takes for its
+operands.
 """
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ class Instances:
         """An input whose shape broadcasts with the shape at hand."""
         shape = self.shape
         if self.chance(0.3):
-            shape = tuple(1 if self.chance(0.4) else d for d in shape)[int(self.rng.integers(len(shape) + 1)):]
+            shape = tuple(1 if self.chance(0.4) else d for d in shape)
+            shape = shape[int(self.rng.integers(len(shape) + 1)):]
         return self.input(dtype, shape)
 
     def filled(self, number: Any, dtype: DType) -> Node:
@@ -81,7 +83,8 @@ class Instances:
     def number(self, dtype: DType) -> Any:
         if dtype.is_integer and self.chance(0.3):
             return np.iinfo(dtype.numpy).max if dtype.kind == "uint" else -1
-        return self.choose((1, 0, 2, 4, 8) if not dtype.is_float else (0.125, 8.0, 3.0, -0.7, 2.0 ** -10, -4.0))
+        return self.choose((1, 0, 2, 4, 8) if not dtype.is_float
+                           else (0.125, 8.0, 3.0, -0.7, 2.0 ** -10, -4.0))
 
     def numbers(self, dtype: DType) -> np.ndarray:
         values = [self.number(dtype) for _ in range(prod(self.shape))]
@@ -110,7 +113,8 @@ class Instances:
 
     def like(self, node: Node) -> Node:
         """The same expression of another input."""
-        return node.op(self.input(node.dtype, static_sizes(node.operands[0].shape, {})), axes=node.attributes.axes)
+        return node.op(self.input(node.dtype, static_sizes(node.operands[0].shape, {})),
+                       axes=node.attributes.axes)
 
     def concatenable(self, dtype: DType) -> tuple[Node, ...]:
         """Operands of one concat: inputs, neighbouring slices, inner concats, empty ones."""
@@ -202,7 +206,8 @@ def _axes(draw: Instances, operands: list[Node], dtype: DType) -> dict[str, Any]
 def _new_shape(draw: Instances, operands: list[Node], dtype: DType) -> dict[str, Any]:
     x = operands[0]
     size = prod(x.shape)
-    options = [x.shape, (size,), (1, *x.shape), (*x.shape, 1), tuple(reversed(x.shape)), tuple(d for d in x.shape if d != 1)]
+    options = [x.shape, (size,), (1, *x.shape), (*x.shape, 1), tuple(reversed(x.shape)),
+               tuple(d for d in x.shape if d != 1)]
     if x.op.has("reduction"):
         source, taken = x.operands[0].shape, x.attributes.axes
         kept = tuple(1 if i in taken else d for i, d in enumerate(source))
@@ -212,7 +217,8 @@ def _new_shape(draw: Instances, operands: list[Node], dtype: DType) -> dict[str,
 
 def _wider_shape(draw: Instances, operands: list[Node], dtype: DType) -> dict[str, Any]:
     shape = tuple(draw.choose((1, 2, 3)) if d == 1 else d for d in operands[0].shape)
-    options = [operands[0].shape, (1, *operands[0].shape), (2, *shape), shape, broadcast_shapes(shape, (1,) * 3)]
+    options = [operands[0].shape, (1, *operands[0].shape), (2, *shape), shape,
+               broadcast_shapes(shape, (1,) * 3)]
     return {"shape": draw.choose(options)}
 
 
@@ -227,7 +233,8 @@ def _bounds(draw: Instances, operands: list[Node], dtype: DType) -> dict[str, An
 
 def _padding(draw: Instances, operands: list[Node], dtype: DType) -> dict[str, Any]:
     rank, most = operands[0].ndim, 1 if draw.chance(0.3) else 3
-    low, high, interior = (tuple(int(draw.rng.integers(0, n)) for _ in range(rank)) for n in (most, most, 1 + draw.chance(0.2)))
+    low, high, interior = (tuple(int(draw.rng.integers(0, n)) for _ in range(rank))
+                           for n in (most, most, 1 + draw.chance(0.2)))
     return {"low": low, "high": high, "interior": interior}
 
 
@@ -264,8 +271,9 @@ def _dtype(draw: Instances, operands: list[Node], dtype: DType) -> dict[str, Any
 
 
 ATTRIBUTES: dict[str, Draw] = {
-    "transpose": _axes, "reshape": _new_shape, "broadcast_to": _wider_shape, "slice": _bounds, "pad": _padding,
-    "concat": _axis, "reverse": _some_axes, "dot_general": _dot, "cast": _dtype, "bitcast": _dtype,
+    "transpose": _axes, "reshape": _new_shape, "broadcast_to": _wider_shape, "slice": _bounds,
+    "pad": _padding, "concat": _axis, "reverse": _some_axes, "dot_general": _dot, "cast": _dtype,
+    "bitcast": _dtype,
     **{f"reduce_{name}": _reduced for name in ("sum", "prod", "max", "min", "any", "all")},
 }
 

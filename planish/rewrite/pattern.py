@@ -5,9 +5,9 @@
     transpose(transpose(x).named("inner"))  any axes; the inner node is found as `match.inner`
     reduce_sum(x, keepdims=True)            a reduction whose `keepdims` is True
 
-A variable that stands twice matches one node (nodes are interned, so equal expressions are one node). Operands of a
-commutative op match in either order. A number matches a constant that is this number everywhere, also through
-`broadcast_to` and `reshape`; the sign of a zero counts for floats.
+A variable that stands twice matches one node (nodes are interned, so equal expressions are one node).
+Operands of a commutative op match in either order. A number matches a constant that is this number
+everywhere, also through `broadcast_to` and `reshape`; the sign of a zero counts for floats.
 """
 from __future__ import annotations
 
@@ -113,7 +113,9 @@ class Literal(Pattern):
     def match(self, node: Node, bound: Bound) -> Mismatch | None:
         found = uniform_value(node)
         same = found is not None and found == self.number and _sign(found) == _sign(self.number)
-        return None if same and isinstance(found, bool) >= isinstance(self.number, bool) else Mismatch(self, node)
+        if not same or (isinstance(self.number, bool) and not isinstance(found, bool)):
+            return Mismatch(self, node)
+        return None
 
     def may_be(self, op: Op) -> bool:
         return op.name == "constant" or op.name in SEEN_THROUGH

@@ -1,7 +1,7 @@
 """A rewrite rule: name, pattern, result, guard, and the numerics class under which it may fire.
 
-In: a node. Out: the node that may stand in its place, of the same type, or the reason why the rule does not apply.
-Rules hold no state. A rule is admitted by its machine check (rewrite/check.py), not by being written.
+In: a node. Out: the node that may stand in its place, of the same type, or the reason why the rule does not
+apply. Rules hold no state. A rule is admitted by its machine check (rewrite/check.py), not by being written.
 """
 from __future__ import annotations
 
@@ -53,9 +53,11 @@ class Rule:
     pattern     what it matches; its root is an op
     result      what takes its place: a pattern over the same names, a number, or a function of the match
     when        guard: True, or the reason why not
-    numerics    exact: the same bits, up to which NaN. default, fast: within the tolerance of the ops, NaN and inf kept
+    numerics    exact: the same bits, up to which NaN. default, fast: within the tolerance of the ops, NaN and
+                inf kept
     relies_on   the fact that makes it true, where it is not plain
-    example     (rng, dtype) -> a node that it matches, for its check, where random instances of the pattern seldom do
+    example     (rng, dtype) -> a node that it matches, for its check, where random instances of the pattern
+                seldom do
     """
 
     name: str
@@ -108,7 +110,8 @@ class Rule:
         return self.result(match) if callable(self.result) else self.result
 
     def why(self, node: Node, uses: Mapping[Node, int] = {}) -> str:
-        """Why the rule does not fire on `node`; empty where it does. Of all operand orders, the one that got furthest."""
+        """Why the rule does not fire on `node`; empty where it does. Of all operand orders, the one that got
+        furthest."""
         reasons: list[tuple[int, str]] = []
         for order in self.orders:
             bound: Bound = {}
@@ -148,10 +151,11 @@ def fitted(made: Any, type_: TensorType, name: str) -> Node:
 
 
 class Rules:
-    """Rules in use under a numerics class. Those that a node can match at all are looked up by its op and its operands'
-    ops, once for every such combination: a hundred rules cost what a few do."""
+    """Rules in use under a numerics class. Those that a node can match at all are looked up by its op and its
+    operands' ops, once for every such combination: a hundred rules cost what a few do."""
 
-    def __init__(self, rules: Iterable[Rule], numerics: Numerics = "default", disable: frozenset[str] = frozenset()):
+    def __init__(self, rules: Iterable[Rule], numerics: Numerics = "default",
+                 disable: frozenset[str] = frozenset()):
         self.by_op: dict[Op, list[tuple[Rule, Root]]] = {}
         for one in rules:
             if one.numerics in ADMITS[numerics] and one.name not in disable:
@@ -165,7 +169,8 @@ class Rules:
         candidates = self.candidates.get(key)
         if candidates is None:
             found = self.by_op.get(node.op, ())
-            candidates = self.candidates[key] = [(one, order) for one, order in found if order.may_have(key[1:])]
+            candidates = self.candidates[key] = [(one, order) for one, order in found
+                                                 if order.may_have(key[1:])]
         for one, order in candidates:
             made = one.apply_order(order, node, uses)
             if made is not None:

@@ -26,7 +26,8 @@ def test_pass(path: Path, golden: Callable[[Path, str], None]) -> None:
     name, numerics = head.group(1), head.group(2) or "default"
     passes = [one for one in PIPELINE if one.name == name]
     check = all_of(verify_each, compare_each(np.random.default_rng(0)))
-    graph, [record] = run_pipeline(parse_graph(source[head.end():]), numerics=numerics, passes=passes, hook=check, strict_fuel=True)
+    graph, [record] = run_pipeline(parse_graph(source[head.end():]), numerics=numerics, passes=passes,
+                                   hook=check, strict_fuel=True)
     fired = ", ".join(f"{rule} {count}" for rule, count in sorted(record.fired.items())) or "nothing fired"
     golden(path, f"{source}\n\n# becomes: {fired}\n{print_graph(graph, notes=False)}\n")
 
@@ -36,7 +37,8 @@ def test_every_pass_has_a_golden() -> None:
     assert written >= {one.name for one in PIPELINE}
 
 
-def test_a_missing_golden_fails(golden: Callable[[Path, str], None], request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_a_missing_golden_fails(golden: Callable[[Path, str], None], request: pytest.FixtureRequest,
+                                tmp_path: Path) -> None:
     if request.config.getoption("--update-golden"):
         pytest.skip("goldens are being written")
     with pytest.raises(AssertionError, match=r"no golden file new\.ir"):

@@ -1,4 +1,5 @@
-"""The pipeline as a whole: each position, each switch, what is recorded, and what five steps make of R25's chain."""
+"""The pipeline as a whole: each position, each switch, what is recorded, and a chain of five that becomes
+one."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -56,13 +57,18 @@ def scaled_twice(x: Node, w: Node, y: Node) -> tuple[Node, Node]:
 
 
 POSITIONS = {
-    "canonicalise": (build_graph(lambda low, high: ops.clip(number(3), low, high), f32(4), f32(4)), left_constants),
-    "fold_constants": (build_graph(lambda x: (x + number(1, np.int32)) + number(2, np.int32), TensorType(INT32, (4,))),
+    "canonicalise": (build_graph(lambda low, high: ops.clip(number(3), low, high), f32(4), f32(4)),
+                     left_constants),
+    "fold_constants": (build_graph(lambda x: (x + number(1, np.int32)) + number(2, np.int32),
+                                   TensorType(INT32, (4,))),
                        lambda g: names(g) == ["add"]),
     "simplify": (build_graph(lambda x: x * (number(3) - number(2)), f32(4)), lambda g: names(g) == []),
-    "substitute": (build_graph(lambda x: ops.reciprocal(ops.sqrt(x) * number(1)), f32(4)), lambda g: names(g) == ["rsqrt"]),
-    "fold_scale": (build_graph(lambda x, w: (x @ w) / number(8), f32(4, 8), f32(8, 2)), lambda g: names(g) == ["dot_general"]),
-    "share": (build_graph(scaled_twice, f32(4, 8), f32(8, 2), f32(4, 2)), lambda g: g.outputs[0] is g.outputs[1]),
+    "substitute": (build_graph(lambda x: ops.reciprocal(ops.sqrt(x) * number(1)), f32(4)),
+                   lambda g: names(g) == ["rsqrt"]),
+    "fold_scale": (build_graph(lambda x, w: (x @ w) / number(8), f32(4, 8), f32(8, 2)),
+                   lambda g: names(g) == ["dot_general"]),
+    "share": (build_graph(scaled_twice, f32(4, 8), f32(8, 2), f32(4, 2)),
+              lambda g: g.outputs[0] is g.outputs[1]),
     "drop_dead": (noted(lambda x, y: (x + y, y + x), f32(4), f32(4)), notes_are_live),
 }
 
@@ -108,7 +114,8 @@ def test_chain_of_five_keeps_dot_bias_and_gelu() -> None:
     assert graph.note(dot).rules == ("scale_into_alpha",)
 
 
-@pytest.mark.parametrize(("numerics", "alpha", "zero_stays"), [("strict", 1.0, True), ("default", 0.125, True), ("fast", 0.125, False)])
+@pytest.mark.parametrize(("numerics", "alpha", "zero_stays"),
+                         [("strict", 1.0, True), ("default", 0.125, True), ("fast", 0.125, False)])
 def test_numerics_decides_what_may_happen_to_the_chain(numerics: str, alpha: float, zero_stays: bool) -> None:
     graph, _ = run_pipeline(CHAIN, numerics=numerics)
     assert {n.attributes.alpha for n in graph.nodes() if n.op.name == "dot_general"} == {alpha}
@@ -132,7 +139,8 @@ def one_hot_layer(ids: Node) -> Node:
     rng = np.random.default_rng(7)
     numbers = constant(np.arange(257, dtype=np.int32).reshape(1, 1, 257))
     wide = ops.broadcast_to(ops.reshape(ids, shape=(N, 16, 1)), shape=(N, 16, 257))
-    return ops.cast(ops.eq(wide, numbers), dtype=FLOAT32) @ constant(rng.normal(size=(257, 8)).astype(np.float32))
+    table = constant(rng.normal(size=(257, 8)).astype(np.float32))
+    return ops.cast(ops.eq(wide, numbers), dtype=FLOAT32) @ table
 
 
 def test_one_hot_times_table_is_a_look_up() -> None:
@@ -211,7 +219,10 @@ def test_records_say_what_happened() -> None:
 
 def test_steps_can_be_observed() -> None:
     steps = []
-    run_pipeline(CHAIN, numerics="fast", observe=lambda rule, before, after: steps.append((rule, before.op.name, after.op.name)))
+
+    def observe(rule: str, before: Node, after: Node) -> None:
+        steps.append((rule, before.op.name, after.op.name))
+    run_pipeline(CHAIN, numerics="fast", observe=observe)
     assert ("add_zero", "add", "mul") in steps and ("scale_into_alpha", "mul", "dot_general") in steps
 
 
@@ -236,7 +247,8 @@ def test_graphs_inside_control_ops_are_optimised_too() -> None:
     assert by_name(records)["simplify"] == {"mul_one": 1, "sub_zero": 1}
     x = np.linspace(-2, 2, 4, dtype=np.float32)
     for p in (True, False):
-        np.testing.assert_allclose(interpret(graph, [np.array(p), x])[0], interpret(captured, [np.array(p), x])[0], rtol=1e-6)
+        np.testing.assert_allclose(interpret(graph, [np.array(p), x])[0],
+                                   interpret(captured, [np.array(p), x])[0], rtol=1e-6)
 
 
 # --- hooks
@@ -267,8 +279,9 @@ def test_trace_saves_every_pass(tmp_path: Path, capsys: pytest.CaptureFixture[st
     with knobs.override(trace=str(tmp_path / "trace")):
         graph, _ = run_pipeline(CHAIN, numerics="fast")
     files = sorted(p.name for p in (tmp_path / "trace").iterdir())
-    assert files == ["00_captured.ir", "01_decompose.ir", "02_canonicalise.ir", "03_fold_constants.ir", "04_simplify.ir",
-                     "05_substitute.ir", "06_fold_scale.ir", "07_share.ir", "08_drop_dead.ir"]
+    assert files == ["00_captured.ir", "01_decompose.ir", "02_canonicalise.ir", "03_fold_constants.ir",
+                     "04_simplify.ir", "05_substitute.ir", "06_fold_scale.ir", "07_share.ir",
+                     "08_drop_dead.ir"]
     assert parse_graph((tmp_path / "trace" / files[-1]).read_text()).outputs == graph.outputs
     run_pipeline(CHAIN, hook=all_of(print_each, save_each(tmp_path)))
     assert "# 03 fold_constants" in capsys.readouterr().out and (tmp_path / "08_drop_dead.ir").exists()

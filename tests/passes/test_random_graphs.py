@@ -14,7 +14,8 @@ from planish.rewrite.check import same_bits
 from planish.types import FLOAT32, INT32, DType, TensorType
 
 UNARY = ("neg", "abs", "sign", "sqrt", "reciprocal", "floor", "relu", "square", "tanh", "bitwise_not")
-BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "floor_div", "mod", "bitwise_and", "bitwise_xor")
+BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "floor_div", "mod", "bitwise_and",
+          "bitwise_xor")
 NUMBERS = (0.0, -0.0, 1.0, -1.0, 2.0, 0.5, 8.0)
 
 
@@ -23,7 +24,8 @@ class Program:
 
     def __init__(self, seed: int, dtype: DType):
         self.rng, self.dtype = np.random.default_rng(seed), dtype
-        self.inputs = tuple(input_node(n, TensorType(dtype, s)) for n, s in (("a", (3, 4)), ("b", (3, 4)), ("c", (4,)), ("d", (3, 1))))
+        shapes = {"a": (3, 4), "b": (3, 4), "c": (4,), "d": (3, 1)}
+        self.inputs = tuple(input_node(name, TensorType(dtype, shape)) for name, shape in shapes.items())
         self.nodes: list[Node] = list(self.inputs)
 
     def pick(self, options: tuple | list) -> object:
@@ -34,7 +36,8 @@ class Program:
         return self.pick(recent)
 
     def grow(self) -> None:
-        made = self.pick([self.unary, self.binary, self.with_number, self.with_number, self.movement, self.movement, self.reduction])
+        made = self.pick([self.unary, self.binary, self.with_number, self.with_number, self.movement,
+                          self.movement, self.reduction])
         try:
             self.nodes.append(made())
         except (TypeRuleError, OverflowError):
@@ -58,7 +61,8 @@ class Program:
         if kind == 0:
             return ops.transpose(x, axes=axes)
         if kind == 1:
-            return ops.reshape(x, shape=self.pick([tuple(reversed(x.shape)), (int(np.prod(x.shape)),), (*x.shape, 1), (3, 4)]))
+            return ops.reshape(x, shape=self.pick([tuple(reversed(x.shape)), (int(np.prod(x.shape)),),
+                                                   (*x.shape, 1), (3, 4)]))
         if kind == 2:
             return ops.broadcast_to(x, shape=(3, 4))
         if kind == 3:
@@ -77,16 +81,17 @@ class Program:
     def graph(self, size: int) -> Graph:
         for _ in range(size):
             self.grow()
-        return Graph(self.inputs, tuple(self.nodes[-3:]))
+        return Graph(self.inputs, tuple(self.nodes[len(self.inputs):]))
 
     def data(self) -> list[np.ndarray]:
         values = special_values(self.dtype)
-        return [random_array(self.rng, self.dtype, n.shape) if self.rng.random() < 0.5 else self.rng.choice(values, n.shape)
+        return [random_array(self.rng, self.dtype, n.shape) if self.rng.random() < 0.5
+                else self.rng.choice(values, n.shape)
                 for n in self.inputs]
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, INT32], ids=lambda d: d.short)
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", range(3))
 def test_strict_keeps_every_bit(dtype: DType, block: int) -> None:
     fired: dict[str, int] = {}
     for seed in range(block * 20, block * 20 + 20):
@@ -97,7 +102,8 @@ def test_strict_keeps_every_bit(dtype: DType, block: int) -> None:
             fired.update(record.fired)
         for _ in range(2):
             inputs = program.data()
-            same = all(np.all(same_bits(a, b)) for a, b in zip(interpret(graph, inputs), interpret(after, inputs)))
+            same = all(np.all(same_bits(a, b)) for a, b in zip(interpret(graph, inputs),
+                                                               interpret(after, inputs)))
             assert same, f"seed {seed}\n{print_graph(graph)}\n{print_graph(after)}\n{inputs}"
     assert len(fired) > 15   # the programs do meet the rules
 

@@ -35,7 +35,8 @@ def test_commutative_operands_match_in_both_orders_at_every_depth() -> None:
 
 
 @pytest.mark.parametrize(("number", "value", "matches"), [
-    (1, 1.0, True), (0, -0.0, False), (-0.0, -0.0, True), (-0.0, 0.0, False), (0, 0.0, True), (2, 2.0000002, False),
+    (1, 1.0, True), (0, -0.0, False), (-0.0, -0.0, True), (-0.0, 0.0, False), (0, 0.0, True),
+    (2, 2.0000002, False),
     (1, np.nan, False),
 ])
 def test_numbers_match_by_value_and_sign_of_zero(number: float, value: float, matches: bool) -> None:
@@ -70,7 +71,8 @@ def test_attributes_match_where_given() -> None:
 
 def test_names_constants_several_and_traits() -> None:
     inner = ops.transpose(a, axes=(1, 0))
-    assert bound(ops.transpose(ops.transpose(x).named("inner")), ops.transpose(inner, axes=(1, 0))) == {"x": a, "inner": inner}
+    assert bound(ops.transpose(ops.transpose(x).named("inner")),
+                 ops.transpose(inner, axes=(1, 0))) == {"x": a, "inner": inner}
     one = constant(np.float32(3))
     assert bound(x * const("c"), a * one) == {"x": a, "c": one}
     assert bound(ops.concat(several("xs")), ops.concat(a, b, a, axis=0)) == {"xs": (a, b, a)}

@@ -28,15 +28,18 @@ def test_rule_is_sound(one: Rule) -> None:
     (rule("sub_self", x - x, 0, numerics="fast"), "changes the answer"),                      # inf, NaN
     (rule("mul_zero", x * 0, 0, numerics="fast"), "changes the answer"),                      # inf, NaN, -0.0
     (rule("div_self", x / x, 1, numerics="fast"), "changes the answer"),                      # 0, inf, NaN
-    (rule("div_constant", x / c, lambda m: ops.mul(m.x, constant(1 / m.c.attributes.array))), "changes the answer"),
+    (rule("div_constant", x / c, lambda m: ops.mul(m.x, constant(1 / m.c.attributes.array))),
+     "changes the answer"),
     (rule("pow_half", ops.pow(x, 0.5), ops.sqrt(x), numerics="fast"), "changes the answer"),  # -inf
     (rule("where_is_maximum", ops.select(x > 0, x, 0), ops.maximum(x, 0), when=is_float(x), numerics="fast"),
      "changes the answer"),                                                                   # NaN
-    (rule("maximum_maximum", ops.maximum(ops.maximum(x, y), y), ops.maximum(x, y)), "changes the answer"),  # -0.0, +0.0
+    (rule("maximum_maximum", ops.maximum(ops.maximum(x, y), y), ops.maximum(x, y)),
+     "changes the answer"),  # -0.0, +0.0
     (rule("abs_neg_unsigned", ops.abs(-x), ops.abs(x)), "changes the answer"),                # uint8
     (rule("sum_sum", ops.reduce_sum(ops.reduce_sum(x).named("inner")),
           lambda m: ops.reduce_sum(m.x, axes=m.inner.attributes.axes, keepdims=False)), "made|changes"),
-    (rule("fmax_is_maximum", ops.abs(ops.fmax(x, y)), ops.maximum(ops.abs(x), y), numerics="fast"), "changes the answer|cost"),
+    (rule("fmax_is_maximum", ops.abs(ops.fmax(x, y)), ops.maximum(ops.abs(x), y), numerics="fast"),
+     "changes the answer|cost"),
     (rule("commute", x + y, y + x), "does not lower the cost"),
     (rule("grow", x * 1, x * 1 + 0.0), "does not lower the cost"),
     (rule("never", ops.tanh(x), x, when=lambda m: "never"), "fires on no random instance"),
@@ -64,7 +67,8 @@ def test_same_bits_tells_zeros_apart_and_takes_any_nan() -> None:
 
 def test_names_are_unique_and_every_inexact_rule_says_why() -> None:
     assert len({one.name for one in ALL_RULES}) == len(ALL_RULES)
-    assert not [one.name for one in ALL_RULES if one.numerics == "fast" and not one.relies_on and "_float" not in one.name]
+    assert not [one.name for one in ALL_RULES if one.numerics == "fast" and not one.relies_on
+                and "_float" not in one.name]
     assert all(FAMILIES.values())
 
 

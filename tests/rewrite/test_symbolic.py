@@ -1,4 +1,4 @@
-"""Rules on symbolic sizes: they fire where sizes are provably equal, and the answer is the same at every size."""
+"""Rules on symbolic sizes: they fire where sizes are provably equal, and keep the answer at every size."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -26,7 +26,8 @@ CASES: dict[str, Callable[[Node, Node], Node]] = {
     "reshape_reshape": lambda x, y: ops.reshape(ops.reshape(x, shape=(N * 4,)), shape=(4, N)),
     "reshape_to_own": lambda x, y: ops.reshape(ops.reshape(x, shape=(N * 4,)), shape=(N, 4)),
     "transpose_transpose": lambda x, y: ops.transpose(ops.transpose(x, axes=(1, 0)), axes=(1, 0)),
-    "transposes_around_pointwise": lambda x, y: ops.transpose(ops.tanh(ops.transpose(x, axes=(1, 0))), axes=(1, 0)),
+    "transposes_around_pointwise": lambda x, y: ops.transpose(ops.tanh(ops.transpose(x, axes=(1, 0))),
+                                                              axes=(1, 0)),
     "hoist_transposes": lambda x, y: ops.transpose(x, axes=(1, 0)) + ops.transpose(x * x, axes=(1, 0)),
     "drop_broadcast": lambda x, y: x + ops.broadcast_to(part(y, 0, 0, 1), shape=(N, 4)),
     "broadcast_last": lambda x, y: ops.exp(ops.broadcast_to(part(y, 0, 0, 1), shape=(N, 4))),
@@ -36,8 +37,10 @@ CASES: dict[str, Callable[[Node, Node], Node]] = {
     "reduce_max_reduce_max_float": lambda x, y: ops.reduce_max(ops.reduce_max(y, axes=(1,)), axes=(0,)),
     "reduce_sum_transpose_float": lambda x, y: ops.reduce_sum(ops.transpose(x, axes=(1, 0)), axes=(0,)),
     "reshape_reduce_sum": lambda x, y: ops.reshape(ops.reduce_sum(x, axes=(1,), keepdims=True), shape=(N,)),
-    "dot_transpose_right": lambda x, y: ops.dot_general(x, ops.transpose(y, axes=(1, 0)), lhs_contract=(1,), rhs_contract=(0,)),
-    "transpose_dot": lambda x, y: ops.transpose(ops.dot_general(x, y, lhs_contract=(1,), rhs_contract=(1,)), axes=(1, 0)),
+    "dot_transpose_right": lambda x, y: ops.dot_general(x, ops.transpose(y, axes=(1, 0)), lhs_contract=(1,),
+                                                        rhs_contract=(0,)),
+    "transpose_dot": lambda x, y: ops.transpose(ops.dot_general(x, y, lhs_contract=(1,), rhs_contract=(1,)),
+                                                axes=(1, 0)),
     "scale_into_alpha": lambda x, y: ops.dot_general(x, y, lhs_contract=(1,), rhs_contract=(1,)) * 0.5,
     "mul_zero": lambda x, y: ops.cast(x, dtype=INT32) * ops.cast(x * 0 + 1, dtype=INT32) * 0,
 }
@@ -60,7 +63,8 @@ def test_rule_fires_and_keeps_the_answer_at_every_size(name: str) -> None:
     rng = np.random.default_rng(3)
     for n, m in ((1, 1), (2, 3), (5, 2), (0, 4)):
         inputs = [rng.normal(size=(k, 4)).astype(np.float32) for k in (n, m)]
-        np.testing.assert_allclose(interpret(after, inputs)[0], interpret(before, inputs)[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(interpret(after, inputs)[0], interpret(before, inputs)[0], rtol=1e-5,
+                                   atol=1e-6)
 
 
 @pytest.mark.parametrize("program", [

@@ -1,4 +1,5 @@
-"""Casts. A cast to a type that holds every value of the old one loses nothing, so what follows may start from the old one."""
+"""Casts. A cast to a type that holds every value of the old one loses nothing, so what follows may start from
+the old one."""
 from __future__ import annotations
 
 from planish.ops.rules import ops
@@ -16,7 +17,8 @@ def holds(wide: DType, narrow: DType) -> bool:
     if wide is narrow or narrow.kind == "bool":
         return True
     if narrow.is_float:
-        return wide.is_float and all(table[wide.name] >= table[narrow.name] for table in (SIGNIFICAND, EXPONENT))
+        return wide.is_float and all(table[wide.name] >= table[narrow.name]
+                                     for table in (SIGNIFICAND, EXPONENT))
     value_bits = narrow.bits - (narrow.kind == "int")
     if wide.is_float:
         return value_bits <= SIGNIFICAND[wide.name]
@@ -36,9 +38,11 @@ def _loses_nothing(match: Match) -> bool | str:
 
 CAST = (
     rule("cast_to_own", ops.cast(x), x, when=lambda m: m.x.dtype is m.root.dtype or "it changes the dtype"),
-    rule("cast_cast", ops.cast(ops.cast(x).named("inner")), lambda m: ops.cast(m.x, dtype=m.root.dtype), when=_loses_nothing,
+    rule("cast_cast", ops.cast(ops.cast(x).named("inner")), lambda m: ops.cast(m.x, dtype=m.root.dtype),
+         when=_loses_nothing,
          relies_on="the first cast widens"),
-    rule("bitcast_to_own", ops.bitcast(x), x, when=lambda m: m.x.dtype is m.root.dtype or "it changes the dtype"),
+    rule("bitcast_to_own", ops.bitcast(x), x,
+         when=lambda m: m.x.dtype is m.root.dtype or "it changes the dtype"),
     rule("bitcast_bitcast", ops.bitcast(ops.bitcast(x)), lambda m: ops.bitcast(m.x, dtype=m.root.dtype),
          when=lambda m: m.x.dtype.bits == m.root.dtype.bits or "the widths differ"),
 )

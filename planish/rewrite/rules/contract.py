@@ -1,7 +1,8 @@
 """Contractions: what stands around a `dot_general` goes into it.
 
-A scale goes into `alpha`, which the kernel applies to the sum while it is in a register; transposes go into the axes, which
-the kernel reads through anyway. Rounding to float16 comes after the scale then, not before: within the tolerance of the op.
+A scale goes into `alpha`, which the kernel applies to the sum while it is in a register; transposes go into
+the axes, which the kernel reads through anyway. Rounding to float16 comes after the scale then, not before:
+within the tolerance of the op.
 """
 from __future__ import annotations
 
@@ -55,13 +56,15 @@ def _free_in_order(axes: tuple[int, ...], *taken: tuple[int, ...]) -> bool | str
 
 def _lhs_through(match: Match) -> Node:
     a, axes = match.root.attributes, match.inner.attributes.axes
-    moved = replace(a, lhs_contract=_axes_through(axes, a.lhs_contract), lhs_batch=_axes_through(axes, a.lhs_batch))
+    moved = replace(a, lhs_contract=_axes_through(axes, a.lhs_contract),
+                    lhs_batch=_axes_through(axes, a.lhs_batch))
     return make_node(match.root.op, (match.x, match.w), moved)
 
 
 def _rhs_through(match: Match) -> Node:
     a, axes = match.root.attributes, match.inner.attributes.axes
-    moved = replace(a, rhs_contract=_axes_through(axes, a.rhs_contract), rhs_batch=_axes_through(axes, a.rhs_batch))
+    moved = replace(a, rhs_contract=_axes_through(axes, a.rhs_contract),
+                    rhs_batch=_axes_through(axes, a.rhs_batch))
     return make_node(match.root.op, (match.x, match.w), moved)
 
 
@@ -87,31 +90,38 @@ def _swaps_sides(match: Match) -> bool | str:
 
 def _sides_swapped(match: Match) -> Node:
     a: Any = match.dot.attributes
-    swapped = replace(a, lhs_contract=a.rhs_contract, rhs_contract=a.lhs_contract, lhs_batch=a.rhs_batch, rhs_batch=a.lhs_batch)
+    swapped = replace(a, lhs_contract=a.rhs_contract, rhs_contract=a.lhs_contract, lhs_batch=a.rhs_batch,
+                      rhs_batch=a.lhs_batch)
     return make_node(match.dot.op, (match.w, match.x), swapped)
 
 
 CONTRACT_TRANSPOSES = (
-    rule("dot_transpose_left", ops.dot_general(ops.transpose(x).named("inner"), w), _lhs_through, when=_lhs_free_in_order,
+    rule("dot_transpose_left", ops.dot_general(ops.transpose(x).named("inner"), w), _lhs_through,
+         when=_lhs_free_in_order,
          numerics="default", relies_on="the sum may run in another order"),
     rule("dot_transpose_right", ops.dot_general(x, ops.transpose(w).named("inner")),
-         lambda m: _rhs_through(m), when=_rhs_free_in_order, numerics="default", relies_on="as dot_transpose_left"),
+         lambda m: _rhs_through(m), when=_rhs_free_in_order, numerics="default",
+         relies_on="as dot_transpose_left"),
     rule("transpose_dot", ops.transpose(_dot), _sides_swapped, when=_swaps_sides, numerics="default",
          relies_on="(A B)^T = B^T A^T"),
 )
 
 FOLD_SCALE = (
-    rule("scale_into_alpha", _dot * c, lambda m: _with_alpha(m, float(number(m.c))), when=every(_dot_is_float, is_uniform(c)),
+    rule("scale_into_alpha", _dot * c, lambda m: _with_alpha(m, float(number(m.c))),
+         when=every(_dot_is_float, is_uniform(c)),
          numerics="default", relies_on="one rounding for two"),
     rule("divisor_into_alpha", _dot / c, lambda m: _with_alpha(m, 1.0 / float(number(m.c))),
-         when=every(_dot_is_float, is_uniform(c), lambda m: number(m.c) != 0 or "it divides by 0"), numerics="fast",
+         when=every(_dot_is_float, is_uniform(c), lambda m: number(m.c) != 0 or "it divides by 0"),
+         numerics="fast",
          relies_on="1 / c is rounded"),
     rule("neg_into_alpha", -_dot, lambda m: _with_alpha(m, -1.0), when=_dot_is_float),
     rule("left_scale_into_alpha", ops.dot_general((x * c).named("scaled"), w), _operand_scaled,
-         when=every(is_uniform(c), lambda m: m.x.dtype.is_float or "integers have no alpha", _keeps_shape), numerics="fast",
+         when=every(is_uniform(c), lambda m: m.x.dtype.is_float or "integers have no alpha", _keeps_shape),
+         numerics="fast",
          relies_on="c is taken out of the sum"),
     rule("right_scale_into_alpha", ops.dot_general(x, (w * c).named("scaled")), _operand_scaled,
          when=every(is_uniform(c), lambda m: m.w.dtype.is_float or "integers have no alpha",
-                    lambda m: m.scaled.shape == m.w.shape or "the scale broadcasts its operand"), numerics="fast",
+                    lambda m: m.scaled.shape == m.w.shape or "the scale broadcasts its operand"),
+                    numerics="fast",
          relies_on="c is taken out of the sum"),
 )

@@ -1,7 +1,8 @@
 """Integers and bool: arithmetic wraps, so every identity of the ring of integers modulo 2^n holds exactly.
 
-Multiplying by a power of two stays a product (a shift costs the same); floor division and modulo by one become a shift and
-a mask, since `//` floors and `%` takes the divisor's sign. Division by 0 gives 0 here, so x / x is not 1.
+Multiplying by a power of two stays a product (a shift costs the same); floor division and modulo by one
+become a shift and a mask, since `//` floors and `%` takes the divisor's sign. Division by 0 gives 0 here, so
+x / x is not 1.
 """
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ INTEGERS = (
     rule("floor_div_one", ops.floor_div(x, 1), x, when=is_integer(x)),
     rule("trunc_div_one", ops.trunc_div(x, 1), x, when=is_integer(x)),
     rule("mod_one", ops.mod(x, 1), 0, when=is_integer(x)),
-    rule("floor_div_power_of_two", ops.floor_div(x, c), _shifted, when=every(is_integer(x), _is_power_of_two)),
+    rule("floor_div_power_of_two", ops.floor_div(x, c), _shifted,
+         when=every(is_integer(x), _is_power_of_two)),
     rule("mod_power_of_two", ops.mod(x, c), _masked, when=every(is_integer(x), _is_power_of_two)),
 
     # --- truth
@@ -91,5 +93,6 @@ INTEGERS = (
     rule("eq_false", ops.eq(x, False), ops.logical_not(x), when=is_bool(x)),
     rule("ne_true", ops.ne(x, True), ops.logical_not(x), when=is_bool(x)),
     rule("select_true_false", ops.select(x, True, False), x),
-    rule("select_one_zero", ops.select(x, 1, 0), lambda m: ops.cast(m.x, dtype=m.root.dtype), when=_is_not_bool),
+    rule("select_one_zero", ops.select(x, 1, 0), lambda m: ops.cast(m.x, dtype=m.root.dtype),
+         when=_is_not_bool),
 )

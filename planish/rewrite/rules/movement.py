@@ -1,7 +1,8 @@
 """Ops that move elements: all exact, as no value changes.
 
-In: compositions of reshape, transpose, broadcast_to, slice, concat, pad, reverse. Out: fewer of them, or cheaper ones (a
-reshape moves nothing). Sizes may be symbolic: a rule fires only where sizes are provably equal.
+In: compositions of reshape, transpose, broadcast_to, slice, concat, pad, reverse. Out: fewer of them, or
+cheaper ones (a reshape moves nothing). Sizes may be symbolic: a rule fires only where sizes are provably
+equal.
 """
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def _keeps_order(match: Match) -> bool | str:
 
 
 def _merged_transpose(match: Match) -> Node:
-    return ops.transpose(match.x, axes=tuple(match.inner.attributes.axes[a] for a in match.root.attributes.axes))
+    inner = match.inner.attributes.axes
+    return ops.transpose(match.x, axes=tuple(inner[a] for a in match.root.attributes.axes))
 
 
 def _hoisted_axes(xs: Sequence[Node]) -> tuple[int, ...] | None:
@@ -84,7 +86,8 @@ def _transposes_cancel(match: Match) -> bool | str:
 # --- broadcast_to
 
 def without_broadcasts(node: Node) -> Node:
-    """An elementwise op on what its operands were broadcast from, where it broadcasts to the same shape by itself."""
+    """An elementwise op on what its operands were broadcast from, where it broadcasts to the same shape by
+    itself."""
     operands = list(node.operands)
     for i, operand in enumerate(operands):
         if operand.op.name != "broadcast_to":
@@ -96,7 +99,8 @@ def without_broadcasts(node: Node) -> Node:
 
 
 def _broadcasts_by_itself(match: Match) -> bool | str:
-    return without_broadcasts(match.root) is not match.root or "no operand's broadcast_to is one that the op does by itself"
+    changes = without_broadcasts(match.root) is not match.root
+    return changes or "no operand's broadcast_to is one that the op does by itself"
 
 
 def _broadcasts_late(match: Match) -> bool | str:
@@ -129,12 +133,15 @@ def _takes_all(match: Match) -> bool | str:
 
 
 def _merged_slice(match: Match) -> Node:
-    """Element i of the outer is element start + i * step of the inner; the stop is the last of these, plus one."""
+    """Element i of the outer is element start + i * step of the inner; the stop is the last of these, plus
+    one."""
     outer, inner = match.root.attributes, match.inner.attributes
     along = [(first + start * step, by * step) if size else (0, 1) for first, step, start, by, size in
              zip(inner.starts, inner.steps, outer.starts, outer.steps, match.root.shape)]
-    stops = tuple(start + (size - 1) * step + 1 if size else 0 for (start, step), size in zip(along, match.root.shape))
-    return ops.slice(match.x, starts=tuple(s for s, _ in along), stops=stops, steps=tuple(s for _, s in along))
+    stops = tuple(start + (size - 1) * step + 1 if size else 0
+                  for (start, step), size in zip(along, match.root.shape))
+    return ops.slice(match.x, starts=tuple(s for s, _ in along), stops=stops,
+                     steps=tuple(s for _, s in along))
 
 
 def _is_static_slice(match: Match) -> bool | str:
@@ -188,7 +195,8 @@ def _covered(match: Match) -> tuple[int, int] | None:
     axis, a = match.inner.attributes.axis, match.root.attributes
     offsets = _offsets(match.xs, axis)
     first = max((i for i in range(len(match.xs)) if is_nonnegative(a.starts[axis] - offsets[i])), default=0)
-    last = min((i for i in range(first, len(match.xs)) if is_nonnegative(offsets[i + 1] - a.stops[axis])), default=None)
+    last = min((i for i in range(first, len(match.xs)) if is_nonnegative(offsets[i + 1] - a.stops[axis])),
+               default=None)
     if last is None or (first, last) == (0, len(match.xs) - 1):
         return None
     return first, last
@@ -214,14 +222,16 @@ def _follows(left: Node, right: Node, axis: int) -> bool:
     a, b = left.attributes, right.attributes
     if any(step != 1 for step in a.steps + b.steps):
         return False
-    others = [(s, t) for i, (s, t) in enumerate(zip(zip(a.starts, a.stops), zip(b.starts, b.stops))) if i != axis]
+    others = [(s, t) for i, (s, t) in enumerate(zip(zip(a.starts, a.stops), zip(b.starts, b.stops)))
+              if i != axis]
     return a.stops[axis] == b.starts[axis] and all(s == t for s, t in others)
 
 
 def _joined(left: Node, right: Node, axis: int) -> Node:
     stops = list(left.attributes.stops)
     stops[axis] = right.attributes.stops[axis]
-    return ops.slice(left.operands[0], starts=left.attributes.starts, stops=tuple(stops), steps=left.attributes.steps)
+    return ops.slice(left.operands[0], starts=left.attributes.starts, stops=tuple(stops),
+                     steps=left.attributes.steps)
 
 
 def _joined_slices(xs: Sequence[Node], axis: int) -> list[Node]:
@@ -263,7 +273,8 @@ def _some_are_empty(match: Match) -> bool | str:
 
 
 def _has_inner_concat(match: Match) -> bool | str:
-    return any(_is_concat(o, match.root.attributes.axis) for o in match.xs) or "no operand is a concat along this axis"
+    found = any(_is_concat(o, match.root.attributes.axis) for o in match.xs)
+    return found or "no operand is a concat along this axis"
 
 
 MOVEMENT = (
@@ -273,19 +284,23 @@ MOVEMENT = (
     rule("reshape_of_one_broadcast", ops.reshape(ops.broadcast_to(x)), _repeated, when=_one_element),
 
     # --- transpose
-    rule("transpose_in_order", ops.transpose(x), _to_shape_of_root, when=_keeps_order, relies_on="a reshape moves nothing"),
+    rule("transpose_in_order", ops.transpose(x), _to_shape_of_root, when=_keeps_order,
+         relies_on="a reshape moves nothing"),
     rule("transpose_transpose", ops.transpose(_transposed), _merged_transpose, relies_on="(A^T)^T = A"),
     rule("transpose_of_one_broadcast", ops.transpose(ops.broadcast_to(x)), _repeated, when=_one_element),
-    rule("transposes_around_pointwise", ops.transpose(any_op("pointwise", "xs").named("middle")), when=_transposes_cancel,
+    rule("transposes_around_pointwise", ops.transpose(any_op("pointwise", "xs").named("middle")),
+         when=_transposes_cancel,
          result=lambda m: _under_transposes(m.middle)),
     rule("hoist_transposes", any_op("pointwise", "xs"), _hoist_transpose, when=_all_transposed,
          relies_on="an elementwise op does not care where its elements lie"),
 
     # --- broadcast_to
     rule("broadcast_to_own", ops.broadcast_to(x), x, when=_same_shape),
-    rule("broadcast_broadcast", ops.broadcast_to(ops.broadcast_to(x)), lambda m: ops.broadcast_to(m.x, shape=m.root.shape)),
+    rule("broadcast_broadcast", ops.broadcast_to(ops.broadcast_to(x)),
+         lambda m: ops.broadcast_to(m.x, shape=m.root.shape)),
     rule("broadcast_adds_ones", ops.broadcast_to(x), _to_shape_of_root, when=_adds_ones_only),
-    rule("drop_broadcast", any_op("pointwise", "xs"), lambda m: without_broadcasts(m.root), when=_broadcasts_by_itself),
+    rule("drop_broadcast", any_op("pointwise", "xs"), lambda m: without_broadcasts(m.root),
+         when=_broadcasts_by_itself),
     rule("broadcast_last", any_op("pointwise", "xs"), _broadcast_after, when=_broadcasts_late,
          relies_on="compute once what is repeated"),
 
@@ -297,11 +312,13 @@ MOVEMENT = (
     rule("slice_pad", ops.slice(ops.pad(x, fill).named("inner")), _slice_under_pad, when=_inside_pad),
 
     # --- concat
-    rule("concat_of_one", ops.concat(x), x, when=lambda m: len(m.root.operands) == 1 or "it has several operands"),
+    rule("concat_of_one", ops.concat(x), x,
+         when=lambda m: len(m.root.operands) == 1 or "it has several operands"),
     rule("concat_slices", ops.concat(xs), when=_has_neighbours, relies_on="what was split is whole again",
          result=lambda m: _concat(_joined_slices(m.xs, m.root.attributes.axis), m.root.attributes.axis)),
     rule("concat_concat", ops.concat(xs), _flattened, when=_has_inner_concat),
-    rule("concat_empty", ops.concat(xs), lambda m: _concat(_nonempty(m), m.root.attributes.axis), when=_some_are_empty),
+    rule("concat_empty", ops.concat(xs), lambda m: _concat(_nonempty(m), m.root.attributes.axis),
+         when=_some_are_empty),
 
     # --- pad, reverse
     rule("pad_nothing", ops.pad(x, fill), x, when=_pads_nothing),

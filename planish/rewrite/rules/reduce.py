@@ -1,8 +1,9 @@
-"""Reductions. Merging is exact where the operation on values is associative: any, all, and everything on integers.
+"""Reductions. Merging is exact where the operation on values is associative: any, all, and everything on
+integers.
 
-Of floats, max and min show the order only in the sign of a zero (`default`). Sums change their order of rounding: under a
-transpose by as much as any other blocked sum (`default`), merged more freely (`fast`). Dropping a sum over one element is
-`fast` too: NumPy's sum of a single -0.0 is +0.0.
+Of floats, max and min show the order only in the sign of a zero (`default`). Sums change their order of
+rounding: under a transpose by as much as any other blocked sum (`default`), merged more freely (`fast`).
+Dropping a sum over one element is `fast` too: NumPy's sum of a single -0.0 is +0.0.
 """
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ SUMS = ("reduce_sum", "reduce_prod")
 
 
 def _reduces_ones(match: Match) -> bool | str:
-    return all(match.x.shape[a] == 1 for a in match.root.attributes.axes) or "it reduces an axis of more than one element"
+    ones = all(match.x.shape[a] == 1 for a in match.root.attributes.axes)
+    return ones or "it reduces an axis of more than one element"
 
 
 def _reshaped(match: Match) -> Node:
@@ -64,16 +66,19 @@ def _axes_stay_in_order(match: Match) -> bool | str:
 
 def _under_transpose(match: Match) -> Node:
     axes = match.inner.attributes.axes
-    return match.root.op(match.x, axes=tuple(sorted(axes[a] for a in match.root.attributes.axes)), keepdims=False)
+    return match.root.op(match.x, axes=tuple(sorted(axes[a] for a in match.root.attributes.axes)),
+                         keepdims=False)
 
 
-def _rules_of(name: str, suffix: str, when: Guard | None, one: RuleClass, merge: RuleClass, reorder: RuleClass) -> tuple[Rule, ...]:
+def _rules_of(name: str, suffix: str, when: Guard | None, one: RuleClass, merge: RuleClass,
+              reorder: RuleClass) -> tuple[Rule, ...]:
     """The rules of one reduction and the class of each."""
     op = get_op(name)
     guards = (when,) if when else ()
     return (
         rule(f"{name}_of_one{suffix}", op(x), _reshaped, when=every(*guards, _reduces_ones), numerics=one),
-        rule(f"{name}_{name}{suffix}", op(op(x).used_once("inner")), _merged, when=every(*guards), numerics=merge),
+        rule(f"{name}_{name}{suffix}", op(op(x).used_once("inner")), _merged, when=every(*guards),
+             numerics=merge),
         rule(f"{name}_transpose{suffix}", op(ops.transpose(x).named("inner")), _under_transpose,
              when=every(*guards, _axes_stay_in_order), numerics=reorder),
     )
@@ -81,8 +86,10 @@ def _rules_of(name: str, suffix: str, when: Guard | None, one: RuleClass, merge:
 
 REDUCE = (
     *(one for name in TRUTHS for one in _rules_of(name, "", None, "exact", "exact", "exact")),
-    *(one for name in EXTREMA + SUMS for one in _rules_of(name, "_integer", is_bits(x), "exact", "exact", "exact")),
-    *(one for name in EXTREMA for one in _rules_of(name, "_float", is_float(x), "exact", "default", "default")),
+    *(one for name in EXTREMA + SUMS
+      for one in _rules_of(name, "_integer", is_bits(x), "exact", "exact", "exact")),
+    *(one for name in EXTREMA
+      for one in _rules_of(name, "_float", is_float(x), "exact", "default", "default")),
     *(one for name in SUMS for one in _rules_of(name, "_float", is_float(x), "fast", "fast", "default")),
     *(rule(f"reshape_{name}", ops.reshape(get_op(name)(x).used_once("inner")), _turned,
            when=lambda m: _other_shape(m) == m.root.shape or "the shape is not that of the other keepdims")

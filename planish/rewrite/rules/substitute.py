@@ -1,8 +1,9 @@
 """Operators replaced by cheaper ones.
 
-Division by a power of two is a product with its reciprocal, bit for bit (both are exact, or round alike). A product of a
-one-hot matrix with a finite constant is a table look-up: one product is 1 * w, all others are 0 * w = +-0, and a sum that
-starts at +0.0 adds them without rounding; so the table is w + 0.0 (no -0.0), and rows for indices out of range are 0.
+Division by a power of two is a product with its reciprocal, bit for bit (both are exact, or round alike). A
+product of a one-hot matrix with a finite constant is a table look-up: one product is 1 * w, all others are
+0 * w = +-0, and a sum that starts at +0.0 adds them without rounding; so the table is w + 0.0 (no -0.0), and
+rows for indices out of range are 0.
 """
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ def _is_one_hot_times_table(match: Match) -> bool | str:
         return "it does not compare with 0, 1, 2, ..."
     if match.w.shape[0] < FEW_ROWS:
         return f"a product with fewer than {FEW_ROWS} rows costs no more than looking one up"
-    return bool(np.all(np.isfinite(_wide(_array(match.w))))) or "the table holds inf or NaN, which 0 does not silence"
+    finite = bool(np.all(np.isfinite(_wide(_array(match.w)))))
+    return finite or "the table holds inf or NaN, which 0 does not silence"
 
 
 def _look_up(match: Match) -> Node:
@@ -122,14 +124,17 @@ _one_hot = ops.cast(ops.eq(index, numbers).named("hot"))
 
 SUBSTITUTE = (
     rule("div_power_of_two", x / c, _times_reciprocal, when=every(_powers_of_two, _reciprocal_is_normal)),
-    rule("div_constant", x / c, _times_reciprocal, when=_reciprocal_is_normal, numerics="fast", relies_on="1 / c is rounded"),
+    rule("div_constant", x / c, _times_reciprocal, when=_reciprocal_is_normal, numerics="fast",
+         relies_on="1 / c is rounded"),
     rule("mul_reciprocal", x * ops.reciprocal(y), x / y, when=_repeats_no_division, numerics="fast",
          relies_on="1 / y may overflow where x / y does not"),
-    rule("reciprocal_sqrt", ops.reciprocal(ops.sqrt(x)), ops.rsqrt(x), when=_is_wide_float, relies_on="rsqrt is 1 / sqrt"),
+    rule("reciprocal_sqrt", ops.reciprocal(ops.sqrt(x)), ops.rsqrt(x), when=_is_wide_float,
+         relies_on="rsqrt is 1 / sqrt"),
     rule("one_over_sqrt", 1 / ops.sqrt(x), ops.rsqrt(x), when=_is_wide_float, relies_on="rsqrt is 1 / sqrt"),
     rule("reciprocal_sqrt_narrow", ops.reciprocal(ops.sqrt(x)), ops.rsqrt(x), numerics="default",
          relies_on="one rounding for two"),
-    rule("one_over_sqrt_narrow", 1 / ops.sqrt(x), ops.rsqrt(x), numerics="default", relies_on="one rounding for two"),
+    rule("one_over_sqrt_narrow", 1 / ops.sqrt(x), ops.rsqrt(x), numerics="default",
+         relies_on="one rounding for two"),
     rule("div_sqrt", x / ops.sqrt(y), x * ops.rsqrt(y), numerics="fast", relies_on="1 / sqrt(y) is rounded"),
     rule("one_hot_dot", ops.dot_general(_one_hot, w), _look_up, when=_is_one_hot_times_table,
          example=_one_hot_example, relies_on="a sum of one value and zeros is exact"),
