@@ -77,7 +77,8 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     tile = RegisterTile(roles.batch, roles.m, (roles.n,), roles.k, rows, vectors, lanes, packed=True)
     in_place = _is_contiguous(roles) and buffers.owner(roles.rhs.buffer.name) not in buffers.constants
     if in_place:
-        kernel, before = _tiled(kernel, roles, replace(tile, packed=False)), []
+        kernel, before = _multiplying(kernel, roles.lhs, roles.rhs), []
+        kernel = _tiled(kernel, roles, replace(tile, packed=False))
     else:
         kernel, before = _packed(kernel, roles, tile, extent, buffers, machine, hint, disable)
     if _work(kernel, hint) >= SMALL_WORK and machine.threads > 1:
@@ -165,6 +166,12 @@ def _tiled(kernel: Kernel, roles: Roles, tile: RegisterTile) -> Kernel:
     return kernel.with_step(Step("unroll", (roles.k[-1], UNROLL)))
 
 
+def _multiplying(kernel: Kernel, lhs: Load, rhs: Load) -> Kernel:
+    """The kernel summing lhs * rhs, in this order."""
+    first, *rest = kernel.stages
+    return replace(kernel, stages=(replace(first, value=Apply("mul", (lhs, rhs), first.dtype)), *rest))
+
+
 UNROLL = 4  # steps of k in one trip
 
 
@@ -188,10 +195,8 @@ def _packed(kernel: Kernel, roles: Roles, tile: RegisterTile, extent: dict[str, 
     n = next(a for a in kernel.shared if a.name == roles.n).symbol
     at = {a.name: a.symbol for a in (*kernel.shared, *kernel.stages[0].axes)}
     index = (*(at[a] for a in batch), n // width, *(at[a] for a in roles.k), n % width)
-    first, *rest = kernel.stages
-    value = Apply("mul", (roles.lhs, Load(packed, index)), first.dtype)
     inputs = tuple(dict.fromkeys(b for b in (*_still_read(kernel, roles), packed)))
-    kernel = replace(kernel, stages=(replace(first, value=value), *rest), inputs=inputs)
+    kernel = replace(_multiplying(kernel, roles.lhs, Load(packed, index)), inputs=inputs)
     return _tiled(kernel.with_step(Step("pack", (source.name, width))), roles, tile), before
 
 

@@ -8,6 +8,7 @@ Accumulation over k is in one fixed order, with fused multiply-add.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from planish.codegen.llvm import registers
@@ -29,6 +30,14 @@ def write_contraction(module: Module, kernel: Kernel, name: str, size_slots: dic
     TileWriter(b, kernel, size_slots, numerics).write()
     b.ret()
     return b
+
+
+@dataclass(frozen=True)
+class TileRow:
+    """A row of a tile: the values of the m axes, and where the left operand begins there (k = 0)."""
+
+    axes: dict[str, Value]
+    pointer: Value
 
 
 class TileWriter(LoopWriter):
@@ -143,7 +152,7 @@ class TileWriter(LoopWriter):
     def panels(self, row: Value, height: int, first: Value, last: Value) -> None:
         """Every panel of the group for one row tile; a tile of few rows takes several panels at a time."""
         b = self.b
-        rows = [self.row_scope(row, i) for i in range(height)]
+        rows = [self.tile_row(row, i) for i in range(height)]
         whole = b.bin("udiv", self.columns, b.i64(self.width))
         at_once = max(1, min(PANELS_AT_ONCE, self.tile.rows // height))
         stop = b.intrinsic("smin", last, whole)
@@ -158,21 +167,24 @@ class TileWriter(LoopWriter):
             self.within({}, lambda: self.tile_at(rows, row, whole, 1, partial=True))
             partial.end()
 
-    def row_scope(self, row: Value, i: int) -> Scope:
-        """The m axes of the tile's row `i`, and what depends on them only."""
+    def tile_row(self, row: Value, i: int) -> TileRow:
         at = row if i == 0 else self.b.add(row, self.b.i64(i))
-        return Scope(self.e.scope, self.split(self.m, at))
+        axes = self.split(self.m, at)
+        outside, self.e.scope = self.e.scope, Scope(self.e.scope, axes)
+        pointer = self.e.pointer(self.lhs.buffer, self.at_k_zero(self.lhs))
+        self.e.scope = outside
+        return TileRow(axes, pointer)
 
-    def panel_loop(self, rows: list[Scope], row: Value, first: Value, last: Value, at_once: int) -> None:
+    def panel_loop(self, rows: list[TileRow], row: Value, first: Value, last: Value, at_once: int) -> None:
         loop = self.b.loop(first, last, self.b.i64(at_once), hint="panel")
         self.within({}, lambda: self.tile_at(rows, row, loop.index, at_once, partial=False))
         loop.end()
 
     # --- one register tile
 
-    def tile_at(self, rows: list[Scope], row: Value, panel: Value, at_once: int, *, partial: bool) -> None:
+    def tile_at(self, rows: list[TileRow], row: Value, panel: Value, at_once: int, *, partial: bool) -> None:
         column = self.b.mul(panel, self.b.i64(self.width))
-        left = [self.row_pointer(scope) for scope in rows]
+        left = [r.pointer for r in rows]
         right = self.panel_pointers(panel, column, at_once)
         mask = self.column_masks(column) if partial and not self.tile.packed else []
         totals = self.sums(left, right, at_once, mask)
@@ -183,16 +195,9 @@ class TileWriter(LoopWriter):
             self.keep(totals)
             self.looped_epilogue(row, len(rows), column, at_once)
         else:
-            for scope, values in zip(rows, totals):
+            for one, values in zip(rows, totals):
                 for j, total in enumerate(values):
-                    self.vector_epilogue(scope.axes, column, j, total)
-
-    def row_pointer(self, scope: Scope) -> Value:
-        """Where a row of the left operand begins (k = 0)."""
-        outside, self.e.scope = self.e.scope, scope
-        pointer = self.e.pointer(self.lhs.buffer, self.at_k_zero(self.lhs))
-        self.e.scope = outside
-        return pointer
+                    self.vector_epilogue(one.axes, column, j, total)
 
     def at_k_zero(self, load: Load) -> tuple[Dim, ...]:
         zero = dict.fromkeys((a.name for a in self.k), 0)
