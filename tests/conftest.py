@@ -25,6 +25,6 @@ def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
             return
-        assert path.exists(), f"no golden file {path.name}: run pytest --update-golden and look at what it wrote"
+        assert path.exists(), f"no golden file {path.name}: run pytest --update-golden and look at it"
         assert text == path.read_text()
     return compare
