@@ -179,7 +179,7 @@ class Jitted:
         self.function, self.options = function, options
         self.traces = 0
         self.recompiles: list[Recompile] = []
-        self._parameters = inspect.signature(function)
+        self._parameters = _signature_of(function)
         self._has_defaults = inspect.isfunction(function) or inspect.ismethod(
             function
         )  # C functions know their own
@@ -385,6 +385,13 @@ def _flat_tree(count: int) -> Tree:
     if count not in _FLAT:
         _FLAT[count] = Tree(tuple, (), (Tree(tuple, (), (LEAF,) * count), Tree(dict)))
     return _FLAT[count]
+
+
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except ValueError:  # some C functions do not tell
+        return inspect.signature(lambda *args, **keywords: None)
 
 
 def _static_parameters(

@@ -40,13 +40,13 @@ def _forward(name: str, of_tracer: Any, of_array: Any) -> Any:
 
 def _array_ufunc(self: Buffer, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
     if ACTIVE.trace is not None:
-        return Tracer.__array_ufunc__(None, ufunc, method, *inputs, **keywords)  # type: ignore[attr-defined, arg-type]
+        return Tracer.__array_ufunc__(None, ufunc, method, *inputs, **keywords)  # type: ignore[attr-defined]
     return getattr(ufunc, method)(*map(_plain, inputs), **{k: _plain(v) for k, v in keywords.items()})
 
 
 def _array_function(self: Buffer, function: Any, types: Any, args: Any, keywords: Any) -> Any:
     if ACTIVE.trace is not None:
-        return Tracer.__array_function__(None, function, types, args, keywords)  # type: ignore[attr-defined, arg-type]
+        return Tracer.__array_function__(None, function, types, args, keywords)  # type: ignore[attr-defined]
     return function(*_plain(args), **_plain(keywords))
 
 
@@ -83,4 +83,4 @@ def install_forwards() -> None:
         )
     Buffer.__array_ufunc__ = _array_ufunc  # type: ignore[method-assign, assignment]
     Buffer.__array_function__ = _array_function  # type: ignore[method-assign, assignment]
-    Buffer.__hash__ = None  # type: ignore[assignment]
+    Buffer.__hash__ = None

@@ -108,10 +108,10 @@ def kron(a: Any, b: Any) -> Any:
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Any = None) -> Any:
     if axis is not None:
         axisa = axisb = axisc = axis
-    x, y = np.moveaxis(as_tracer(a), axisa, -1), np.moveaxis(as_tracer(b), axisb, -1)
+    x, y = np.moveaxis(as_tracer(a), axisa, -1), np.moveaxis(as_tracer(b), axisb, -1)  # type: ignore[type-var]
     if x.shape[-1] != 3 or y.shape[-1] != 3:
         raise unsupported("np.cross of vectors that have not 3 elements")
-    parts = [x[..., i] * y[..., j] - x[..., j] * y[..., i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    parts = [x[..., i] * y[..., j] - x[..., j] * y[..., i] for i, j in ((1, 2), (2, 0), (0, 1))]  # type: ignore[index]
     return np.moveaxis(np.stack(parts, -1), -1, axisc)
 
 
@@ -158,7 +158,7 @@ def matrix_power(a: Any, n: int) -> Any:
     if n <= 0:
         if n < 0:
             raise unsupported("np.linalg.matrix_power with a negative power")
-        return as_tracer(np.broadcast_to(np.eye(x.shape[-1], dtype=x.dtype), x.shape)).copy()  # type: ignore[operator]
+        return as_tracer(np.broadcast_to(np.eye(x.shape[-1], dtype=x.dtype), x.shape)).copy()
     half = matrix_power(x, n // 2) if n > 1 else None
     if half is None:
         return x
@@ -230,7 +230,7 @@ def _diagonals(node: Node, term: str) -> tuple[Node, str]:
             order = [i, j, *(n for n in range(len(term)) if n not in (i, j))]
             front = emit("transpose", node, axes=tuple(order))
             flat = reshape_node(front, (size * size, *front.shape[2:]))
-            places = as_tracer(np.arange(size, dtype=np.int64) * (size + 1)).node
+            places = as_tracer(np.arange(size, dtype=np.int64) * (size + 1)).node  # type: ignore[arg-type, operator]
             node, term = emit("take", flat, places, axis=0), letter + "".join(term[n] for n in order[2:])
     return node, term
 

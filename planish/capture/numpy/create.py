@@ -74,7 +74,7 @@ def diagflat(v: Any, k: int = 0) -> Any:
     size = x.size + abs(k)
     result = known(np.zeros((size, size), x.dtype))
     rows = np.arange(x.size) + max(-k, 0)
-    result[rows, np.arange(x.size) + max(k, 0)] = np.reshape(x, (-1,))  # type: ignore[index]
+    result[rows, np.arange(x.size) + max(k, 0)] = np.reshape(x, (-1,))
     return result
 
 

@@ -129,7 +129,7 @@ def _asarray(
 ) -> Tracer:
     x = as_tracer(a)
     if dtype is not None and np.dtype(dtype) != x.dtype:
-        return x.astype(dtype)  # type: ignore[operator]
+        return x.astype(dtype)
     return materialised(x) if copy or (x.scalar and x.known is None) else x
 
 
@@ -144,7 +144,7 @@ def _array(
     like: Any = None,
 ) -> Tracer:
     x = _asarray(object, dtype, copy=copy)
-    return x if x.ndim >= ndmin else x.reshape((1,) * (ndmin - x.ndim) + x.shape)  # type: ignore[attr-defined]
+    return x if x.ndim >= ndmin else x.reshape((1,) * (ndmin - x.ndim) + x.shape)
 
 
 def _ascontiguous(a: Any, dtype: Any = None, *, like: Any = None) -> Tracer:

@@ -212,7 +212,7 @@ def place(base: Node, new: Node, starts: tuple[int, ...], steps: tuple[int, ...]
         return base
     if all(s == 1 for s in steps):
         return emit("dynamic_update_slice", base, new, *(constant(np.int64(s)) for s in starts))
-    spread = {"low": starts, "interior": tuple(s - 1 if n > 1 else 0 for s, n in zip(steps, new.shape))}
+    spread = {"low": starts, "interior": tuple(s - 1 if n > 1 else 0 for s, n in zip(steps, new.shape))}  # type: ignore[operator]
     used = [start + (n - 1) * step + 1 for start, n, step in zip(starts, new.shape, steps)]
     high = tuple(size - end for size, end in zip(base.shape, used))
     mask = emit("broadcast_to", constant(True), shape=new.shape)
@@ -309,7 +309,7 @@ def getitem(self: Tracer, key: Any) -> Tracer:
         return known(view.known[()], scalar=True) if view.known is not None else fresh(view.node, scalar=True)
     if view.known is not None and all(a.known is not None for a in index.arrays.values()):
         key_now = tuple(index.arrays[i].known if i in index.arrays else slice(None) for i in range(view.ndim))
-        return known(view.known[key_now])  # type: ignore[index]
+        return known(view.known[key_now])
     node = gather(view, index.arrays)
     scalar = node.shape == () and all(a.scalar for a in index.arrays.values())
     return fresh(node, scalar=scalar or (node.shape == () and self.ndim == len(index.arrays)))
@@ -334,7 +334,7 @@ def setitem(self: Tracer, key: Any, value: Any) -> None:
         place_now = tuple(
             index.arrays[i].known if i in index.arrays else slice(None) for i in range(view.ndim)
         )
-        view.known[place_now] = stored.known.item() if stored.weak else stored.known  # type: ignore[index]
+        view.known[place_now] = stored.known.item() if stored.weak else stored.known
         return None
     _check_storable(stored, view)
     view.assign(scatter(view, index.arrays, stored) if index.arrays else _fit(stored, view.dtype, view.shape))
@@ -372,8 +372,8 @@ def _set_where(x: Tracer, mask: Tracer, value: Any) -> None:
     x.assign(emit("select", _spread(wide, x.shape), _fit(stored, x.dtype, x.shape), x.node))
 
 
-Tracer.__getitem__ = getitem  # type: ignore[attr-defined]
-Tracer.__setitem__ = setitem  # type: ignore[attr-defined]
+Tracer.__getitem__ = getitem  # type: ignore[misc]
+Tracer.__setitem__ = setitem  # type: ignore[index]
 
 
 _UPDATES = {np.add: "add", np.subtract: "add", np.multiply: "mul", np.maximum: "max", np.minimum: "min"}
@@ -388,9 +388,11 @@ def update_at(ufunc: np.ufunc, a: Any, indices: Any, values: Any) -> None:
     view = basic_view(x, index.basic)
     _check_storable(value, view)
     if np.result_type(x.dtype, value.weak(1) if value.weak else value.dtype) != x.dtype:
-        raise unsupported(f"np.{ufunc.__name__}.at with values of a wider dtype", "cast the values with astype")
+        raise unsupported(
+            f"np.{ufunc.__name__}.at with values of a wider dtype", "cast the values with astype"
+        )
     if not index.arrays:
-        view.assign(_fit(ufunc(view, value), view.dtype, view.shape))
+        view.assign(_fit(ufunc(view, value), view.dtype, view.shape))  # type: ignore[arg-type]
         return
     if ufunc is np.subtract:
         value = fresh(emit("neg", cast(value, x.dtype)))
@@ -552,7 +554,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Tracer:
     at = one_axis(obj, x.shape[axis] + 1) if obj >= 0 else x.shape[axis] + obj
     added = as_tracer(values)
     if added.ndim < x.ndim:
-        added = np.expand_dims(added, axis) if added.ndim else added
+        added = np.expand_dims(added, axis) if added.ndim else added  # type: ignore[assignment]
     width = added.shape[axis] if added.ndim == x.ndim else 1
     row = _fit(added, x.dtype, (*x.shape[:axis], width, *x.shape[axis + 1 :]))
     return fresh(

@@ -233,7 +233,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: Any = Fa
                 "taken"
             )
         w = moveaxis(reshape(w, (1,) * (x.ndim - 1) + w.shape), -1, axis)
-    w = np.broadcast_to(w, x.shape)
+    w = np.broadcast_to(w, x.shape)  # type: ignore[assignment]
     dtype = np.result_type(x.dtype, w.dtype, *([np.float64] if x.dtype.kind in "biu" else []))
     products = emit("mul", cast(x, dtype), cast(w, dtype))
     total, scale = (reduced("reduce_sum", n, axis, keepdims) for n in (products, cast(w, dtype)))
@@ -298,11 +298,15 @@ implements(np.argmax, method=True)(_position("argmax"))
 implements(np.argmin, method=True)(_position("argmin"))
 
 
+_COUNTS_AS_PYTHON_INT = type(np.count_nonzero(np.zeros(1))) is int  # older releases of NumPy
+
+
 @implements(np.count_nonzero)
 def count_nonzero(a: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
-    return finish(
-        reduced("reduce_sum", emit("cast", cast(as_tracer(a), np.bool_), dtype=INT64), axis, keepdims)
-    )
+    counted = emit("cast", cast(as_tracer(a), np.bool_), dtype=INT64)
+    node = reduced("reduce_sum", counted, axis, keepdims)
+    python = _COUNTS_AS_PYTHON_INT and axis is None and not keepdims
+    return fresh(node, scalar=True, weak=int) if python else finish(node)
 
 
 # --- scans
@@ -345,7 +349,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: Any = False) -> An
 
     array = as_tracer(x)
     if array.dtype.kind in "biu":
-        array = array.astype(np.float64)  # type: ignore[operator]
+        array = array.astype(np.float64)
     if axis is None and (ord is None or array.ndim == 1):
         flat = reshape(array, (-1,))
         result = _vector_norm(flat, 2 if ord is None else ord, -1, False)
@@ -364,7 +368,7 @@ def _vector_norm(x: Tracer, ord: Any, axis: Any, keepdims: Any) -> Any:
     if ord == -np.inf:
         return np.min(size, axis, keepdims=keepdims)
     if ord == 0:
-        return np.sum((x != 0).astype(x.dtype), axis, keepdims=keepdims)
+        return np.sum((x != 0).astype(x.dtype), axis, keepdims=keepdims)  # type: ignore[attr-defined, comparison-overlap]
     if ord == 1:
         return np.sum(size, axis, keepdims=keepdims)
     if ord == 2:

@@ -46,7 +46,7 @@ def dispatch(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> 
         if _all_known((args, keywords)):
             return _call_known(function, args, keywords)
         raise unsupported(_name(function))
-    keywords = {k: v for k, v in keywords.items() if v is not np._NoValue}  # type: ignore[attr-defined]
+    keywords = {k: v for k, v in keywords.items() if v is not np._NoValue}
     try:
         bound = inspect.signature(handler).bind(*args, **keywords)
     except TypeError as error:

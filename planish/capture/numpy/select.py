@@ -132,7 +132,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
 def isclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
     x, y = as_tracer(a), as_tracer(b)
     if y.dtype.kind in "biu":
-        y = y.astype(np.float64)  # type: ignore[operator]
+        y = y.astype(np.float64)
     near = np.less_equal(np.abs(np.subtract(x, y)), atol + rtol * np.abs(y))
     result = np.logical_or(np.logical_and(near, np.isfinite(y)), np.equal(x, y))
     return np.logical_or(result, np.logical_and(np.isnan(x), np.isnan(y))) if equal_nan else result
@@ -144,7 +144,7 @@ def _python_bool(result: Tracer) -> Tracer:
 
 implements(np.allclose)(
     lambda a, b, rtol=1e-5, atol=1e-8, equal_nan=False: _python_bool(
-        np.all(isclose(a, b, rtol, atol, equal_nan))
+        np.all(isclose(a, b, rtol, atol, equal_nan))  # type: ignore[arg-type]
     )
 )
 
@@ -156,7 +156,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
         return False
     same = np.equal(x, y)
     return _python_bool(
-        np.all(np.logical_or(same, np.logical_and(np.isnan(x), np.isnan(y))) if equal_nan else same)
+        np.all(np.logical_or(same, np.logical_and(np.isnan(x), np.isnan(y))) if equal_nan else same)  # type: ignore[arg-type]
     )
 
 
@@ -169,7 +169,7 @@ implements(np.isneginf)(lambda x, out=None: np.logical_and(np.isinf(as_tracer(x)
 @implements(np.sinc)
 def sinc(x: Any) -> Any:
     array = as_tracer(x)
-    y = np.pi * np.where(array == 0, array.dtype.type(1e-20), array)
+    y = np.pi * np.where(array == 0, array.dtype.type(1e-20), array)  # type: ignore[comparison-overlap]
     return np.sin(y) / y
 
 
@@ -250,7 +250,7 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Any:
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     if period is not None:
         raise unsupported("np.interp with period=")
-    at, points, values = (as_tracer(v).astype(np.float64) for v in (x, xp, fp))  # type: ignore[operator]
+    at, points, values = (as_tracer(v).astype(np.float64) for v in (x, xp, fp))
     count = points.shape[0]
     upper = np.clip(
         np.sum(np.greater_equal(np.expand_dims(at, -1), points), -1), 1, builtins.max(count - 1, 1)

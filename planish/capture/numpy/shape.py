@@ -162,7 +162,7 @@ def transpose(a: Any, axes: Any = None) -> Tracer:
 
 def _transpose_method(self: Tracer, *axes: Any) -> Tracer:
     if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
-        axes = axes[0]
+        axes = axes[0]  # type: ignore[assignment]
     return transpose(self, axes or None)
 
 
@@ -286,7 +286,7 @@ def _roll_node(node: Node, by: int, axis: int) -> Node:
     if size == 0 or by % size == 0:
         return node
     cut = size - by % size
-    return emit("concat", slice_axis(node, axis, cut, size), slice_axis(node, axis, 0, cut), axis=axis)
+    return emit("concat", slice_axis(node, axis, cut, size), slice_axis(node, axis, 0, cut), axis=axis)  # type: ignore[arg-type]
 
 
 def slice_axis(node: Node, axis: int, start: int, stop: int) -> Node:

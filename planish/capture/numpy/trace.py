@@ -153,7 +153,7 @@ class _Finish:
     guards: Guards
     name: str
     outputs: list[Node] = field(default_factory=list)
-    places: dict[tuple[int, Any], int] = field(default_factory=dict)
+    places: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def captured(self, result: Any, function: Any) -> Captured:
         leaves, tree = flatten(result)
@@ -225,7 +225,7 @@ class _Finish:
     def _feed(self, storage: Storage) -> int | np.ndarray:
         return storage.origin.position if isinstance(storage.origin, Argument) else storage.origin
 
-    def _output(self, node: Node, key: tuple[str, Any]) -> int:
+    def _output(self, node: Node, key: tuple[str, int]) -> int:
         if key not in self.places:
             self.places[key] = len(self.outputs)
             self.outputs.append(node)
@@ -242,7 +242,7 @@ def _base_is_alone(array: np.ndarray) -> bool:
         if _holders_of_base(array) > _holders_of_base(np.empty(2)[1:]):
             return False
         array = array.base
-    return array.base is None or isinstance(array.base, bytes)
+    return array.base is None or isinstance(array.base, bytes)  # type: ignore[unreachable]
 
 
 def _holders_of_base(array: np.ndarray) -> int:
@@ -259,7 +259,9 @@ def _shared(leaves: list[Any]) -> set[int]:
 
 def _with_constants(graph: Graph, alone: list[Storage]) -> Graph:
     values = {s.input: constant(s.origin) for s in alone}
-    return graph.map(lambda node, operands: values.get(node) or rebuild(node, operands)) if values else graph
+    return (
+        graph.map(lambda n, operands: values[n] if n in values else rebuild(n, operands)) if values else graph
+    )
 
 
 def _settle_checks(graph: Graph) -> Graph:

@@ -80,7 +80,7 @@ class Trace:
 
 def digest(array: np.ndarray) -> int:
     """A checksum of the content."""
-    return zlib.adler32(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) if array.size else 0
+    return zlib.adler32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data) if array.size else 0
 
 
 class _Active(threading.local):
@@ -101,13 +101,14 @@ def current() -> Trace:
 
 def is_frozen(array: np.ndarray) -> bool:
     """Whether no view of this memory can be written to: the array and all its bases are read-only."""
-    while isinstance(array, np.ndarray):
-        if array.flags.writeable:
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
             return False
-        if array.base is None:
+        if base.base is None:
             return True
-        array = array.base
-    return isinstance(array, bytes)
+        base = base.base
+    return isinstance(base, bytes)
 
 
 class Storage:
@@ -175,7 +176,8 @@ class Tracer:
         weak: type | None = None,
     ):
         self.storage, self.steps, self.scalar, self.weak = storage, steps, scalar, weak
-        self._version, self._node = -1, None
+        self._version = -1
+        self._node: Node | None = None
         known = self.known
         self.dtype: np.dtype = self.node.dtype.numpy if known is None else known.dtype
         self.shape: tuple[int, ...] = self.node.shape if known is None else known.shape  # type: ignore[assignment]

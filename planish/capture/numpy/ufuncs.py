@@ -170,7 +170,7 @@ def _matmul(x: Node, y: Node) -> Node:
         raise ValueError(
             f"matmul: Input operand 1 has a mismatch in its core dimension 0 (size {n} is different from {m})"
         )
-    np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    np.broadcast_shapes(x.shape[:-2], y.shape[:-2])  # type: ignore[arg-type]
     return widened(lambda a, b: emit("matmul", a, b), x, y)
 
 
@@ -313,7 +313,7 @@ def call_ufunc(
 
 def _call_known(ufunc: np.ufunc, operands: list[Tracer], operator: bool, keywords: dict[str, Any]) -> Any:
     """Operands that no argument goes into: NumPy itself computes."""
-    values = [t.known.item() if t.weak else t.known[()] if t.scalar else t.known for t in operands]  # type: ignore[union-attr]
+    values = [t.known.item() if t.weak else t.known[()] if t.scalar else t.known for t in operands]  # type: ignore[index, union-attr]
     made = ufunc(*values, **keywords)
     weak = _weak_result(operands, operator)
     results = [
@@ -348,7 +348,7 @@ def _resolved(
     ]
     out_kinds = [None if o is None else o.dtype for o in outs]
     chosen = {} if signature is None else {"signature": signature}
-    resolved = ufunc.resolve_dtypes((*kinds, *out_kinds), casting=casting, **chosen)
+    resolved = ufunc.resolve_dtypes((*kinds, *out_kinds), casting=casting, **chosen)  # type: ignore[arg-type]
     _check_supported(ufunc, resolved)
     return [cast(t, d) for t, d in zip(operands, resolved)]
 
@@ -370,13 +370,13 @@ def _compare_out_of_range(ufunc: np.ufunc, operands: list[Tracer]) -> Tracer | N
         (*operands, COMPARISONS[ufunc]),
         (*operands[::-1], _MIRROR[COMPARISONS[ufunc]]),
     ):
-        if array.weak or array.dtype.kind not in "iu" or number.weak is not int or number.known is None:
+        if array.weak or array.dtype.kind not in "iu" or number.weak is not int or number.known is None:  # type: ignore[attr-defined]
             continue
-        value, info = int(number.known), np.iinfo(array.dtype)
+        value, info = int(number.known), np.iinfo(array.dtype)  # type: ignore[attr-defined]
         if info.min <= value <= info.max:
             continue
         answer = name == "ne" or ((name in ("lt", "le")) == (value > info.max) and name != "eq")
-        return known(np.full(array.shape, answer), scalar=array.scalar)
+        return known(np.full(array.shape, answer), scalar=array.scalar)  # type: ignore[attr-defined]
     return None
 
 
@@ -423,10 +423,10 @@ def call_method(ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> 
     if method == "reduce" and ufunc in reductions:
         array, *rest = inputs
         keywords.setdefault("axis", rest.pop(0) if rest else 0)
-        return reductions[ufunc](as_tracer(array), *rest, **keywords)
+        return reductions[ufunc](as_tracer(array), *rest, **keywords)  # type: ignore[operator]
     if method == "accumulate" and ufunc in scans:
         keywords.setdefault("axis", 0)
-        return scans[ufunc](as_tracer(inputs[0]), *inputs[1:], **keywords)
+        return scans[ufunc](as_tracer(inputs[0]), *inputs[1:], **keywords)  # type: ignore[operator]
     if method == "outer":
         left, right = map(as_tracer, inputs)
         return call_ufunc(ufunc, left.reshape(left.shape + (1,) * right.ndim), right, **keywords)
@@ -515,7 +515,7 @@ def install_operators() -> None:
         setattr(Tracer, f"__{name}__", _operator(ufunc))
     for name, ufunc in _UNARY.items():
         setattr(Tracer, f"__{name}__", lambda self, ufunc=ufunc: call_ufunc(ufunc, self, operator=True))
-    Tracer.__pow__ = _raise_to  # type: ignore[attr-defined]
+    Tracer.__pow__ = _raise_to  # type: ignore[operator]
     Tracer.__rpow__ = _operator(np.power, reverse=True)  # type: ignore[attr-defined]
     Tracer.__ipow__ = _in_place(np.power)  # type: ignore[attr-defined]
     Tracer.__array_ufunc__ = array_ufunc  # type: ignore[attr-defined]
