@@ -16,6 +16,7 @@ from planish.schedule.machine import Machine
 from planish.schedule.plan import MemoryReport, plan
 from planish.schedule.prepare import prepare
 from planish.schedule.program import Program
+from planish.schedule.sorting import with_work
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def build_program(graph: Graph, machine: Machine, hint: dict[str, int], *, disab
     buffers = Buffers(fused.buffers, fused.views)
     for kernel in fused.kernels:
         made = [kernel] if "schedule" in disable else schedule_kernel(kernel, machine, hint, buffers, disable)
+        made = [with_work(k, machine.threads, buffers) for k in made]
         if observe is not None:
             observe(kernel, made[-1])
         kernels += made

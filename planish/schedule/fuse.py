@@ -109,7 +109,8 @@ class _Fusion:
         """Groups the root reads from, then groups that read what it reads; the latest first."""
         if not self.merging:
             return []
-        siblings = {g for g in self.groups if g.reads & {n for n in alone.reads if not self.is_small(n)}}
+        siblings = {g for g in self.groups if g.reads & {n for n in alone.reads if not self.is_small(n)}
+                    or _of_one_op(*g.roots, *alone.roots)}
         order = {g: i for i, g in enumerate(self.groups)}
         return sorted(alone.needs, key=order.__getitem__, reverse=True) + \
             sorted(siblings - alone.needs, key=order.__getitem__, reverse=True)
@@ -151,6 +152,8 @@ class _Fusion:
         spaces = {_shared_shape(r, rank) for r in (*group.roots, root)}
         if len(spaces) > 1 or None in spaces:
             return "their shared axes differ in size"
+        if _of_one_op(*group.roots, root):
+            return ""
         shared = prod(hinted(d, self.hint) for d in next(iter(spaces)))
         largest = max(map(self.elements, (*group.roots, root)))
         if group.is_contraction and root.op.has("reduction"):
@@ -239,6 +242,11 @@ class _Fusion:
         return all(root not in other.reads for other in self.groups if other is not group)
 
 
+def _of_one_op(*roots: Node) -> bool:
+    """Whether all are results of one op (values and positions of a top_k), which one stage gives."""
+    return all(r.op.name == "item" and r.operands == roots[0].operands for r in roots)
+
+
 def _shared_shape(root: Node, rank: int) -> Shape | None:
     own = fixed_rank(root)
     kept = kept_axes(root)
@@ -286,12 +294,16 @@ def _localise(stages: list[Stage | Sort], owned: dict[Buffer, tuple[Shape, bool]
     rows: dict[str, Buffer] = {}
     lets: dict[str, Stage] = {}
     rewritten: list[Stage | Sort] = []
+    sorts = {s.buffer for stage in stages if isinstance(stage, Sort) for s in stage_stores(stage)}
     for buffer, (inner, inside) in owned.items():
-        if inside and any(d != 1 for d in inner):
+        if inside and (buffer in sorts or any(d != 1 for d in inner)):
             rows[buffer.name] = Buffer(buffer.name, replace(buffer.type, shape=inner), space="row")
     for stage in stages:
         stage = Rebuilder(lambda s: _local_load(s, rows, lets, rank)).stage(stage)
-        store = None if isinstance(stage, Sort) else stage.store
+        if isinstance(stage, Sort):
+            rewritten.append(_local_sort(stage, rows, rank))
+            continue
+        store = stage.store
         if store is not None and store.buffer in owned:
             inner, inside = owned[store.buffer]
             if not stage.axes and not stage.combine and all(d == 1 for d in inner) and not store.update:
@@ -301,6 +313,13 @@ def _localise(stages: list[Stage | Sort], owned: dict[Buffer, tuple[Shape, bool]
                 stage = replace(stage, store=Store(rows[store.buffer.name], store.index[rank:], store.update, store.guard))
         rewritten.append(stage)
     return rewritten, list(rows.values())
+
+
+def _local_sort(stage: Sort, rows: dict[str, Buffer], rank: int) -> Sort:
+    def local(store: Store | None) -> Store | None:
+        row = None if store is None else rows.get(store.buffer.name)
+        return store if row is None else replace(store, buffer=row, index=store.index[rank:])
+    return replace(stage, values=local(stage.values), positions=local(stage.positions))
 
 
 def _local_load(scalar: Scalar, rows: dict[str, Buffer], lets: dict[str, Stage], rank: int) -> Scalar:

@@ -162,7 +162,8 @@ class Stage:
 @dataclass(frozen=True, eq=False)
 class Sort:
     """Sorts each row stably. `key` is the element at `axis`; values and positions (int64) of the first `count` are
-    stored at `[shared..., 0:count]` along the sorted axis."""
+    stored at `[shared..., 0:count]` along the sorted axis. `work` is scratch memory, a row of bytes for each thread;
+    its number of rows limits the threads (sorting.py)."""
 
     name: str
     axis: Axis
@@ -171,6 +172,7 @@ class Sort:
     count: Dim
     values: Store | None
     positions: Store | None
+    work: Buffer | None = None
 
 
 @dataclass(frozen=True)

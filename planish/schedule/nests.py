@@ -7,7 +7,7 @@ shared index values.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planish.errors import UnsupportedOp
@@ -64,6 +64,7 @@ class Writer:
     shared: Point
     stages: list[Stage | Sort] = field(default_factory=list)
     axes_made: int = 0
+    sorts: dict[Node, int] = field(default_factory=dict)   # top_k -> the stage that has its results
 
     def axis(self, extent: Dim, made: list[Axis]) -> Dim:
         """A new axis of the stage being written, and its index; none for a single point."""
@@ -209,21 +210,27 @@ def _scan(w: Writer, root: Node) -> None:
 
 
 def _sort(w: Writer, root: Node) -> None:
-    """sort, argsort, and one item of top_k."""
-    op = root.operands[0] if root.op.name == "item" else root
-    x, = op.operands
-    a = op.attributes
-    axis = Axis(f"a{w.axes_made}", x.shape[a.axis])
-    w.axes_made += 1
+    """sort, argsort, and one item of top_k; the other item joins the same stage."""
+    node = root.operands[0] if root.op.name == "item" else root
+    x, = node.operands
+    a = node.attributes
+    known = w.sorts.get(node)
+    axis = Axis(f"a{w.axes_made}", x.shape[a.axis]) if known is None else w.stages[known].axis
+    w.axes_made += known is None
 
     def at(i: Dim) -> Point:
         return (*w.shared[:a.axis], i, *w.shared[a.axis:])
 
-    descending = a.largest if op.name == "top_k" else a.descending
+    descending = a.largest if node.op.name == "top_k" else a.descending
     store = Store(w.buffer(root), at(axis.symbol))
-    positions = op.name == "argsort" or (op.name == "top_k" and root.attributes.index == 1)
+    positions = node.op.name == "argsort" or (node.op.name == "top_k" and root.attributes.index == 1)
+    stores = {"positions" if positions else "values": store}
+    if known is not None:
+        w.stages[known] = replace(w.stages[known], **stores)
+        return
+    w.sorts[node] = len(w.stages)
     w.stages.append(Sort(f"t{len(w.stages)}", axis, w.scalars.at(x, at(axis.symbol)), descending, root.shape[a.axis],
-                         None if positions else store, store if positions else None))
+                         **{"values": None, "positions": None, **stores}))
 
 
 def _concat(w: Writer, root: Node) -> None:

@@ -79,6 +79,12 @@ def replace_buffers(kernel: Kernel, buffers: Mapping[str, Any]) -> Kernel:
             made = super().store(store)
             return made if made is None else replace(made, buffer=buffers.get(made.buffer.name, made.buffer))
 
+        def stage(self, stage: Stage | Sort) -> Stage | Sort:
+            made = super().stage(stage)
+            if not isinstance(made, Sort) or made.work is None:
+                return made
+            return replace(made, work=buffers.get(made.work.name, made.work))
+
     rebuilt = rebuild_kernel(kernel, Exchange(scalar=exchanged))
     return replace(rebuilt, **{part: tuple(buffers.get(b.name, b) for b in getattr(kernel, part))
                                for part in ("inputs", "outputs", "rows")})

@@ -18,6 +18,7 @@
           key e[a]
           values v[s0, a]
           positions p[s0, a]
+          work w
     }
 
 A store that joins what is there names the op: `y[i[a]] add= x[a]`. A map without axes is also a name for
@@ -127,7 +128,8 @@ def _stage(stage: Stage | Sort, names: Iterator[str]) -> Iterator[str]:
 def _sort_body(stage: Sort, speller: Speller) -> list[str]:
     stores = {"values": stage.values, "positions": stage.positions}
     lines = [f"key {speller.text(stage.key)}"]
-    return lines + [f"{n} {spell_load(s.buffer, s.index, speller)}" for n, s in stores.items() if s]
+    lines += [f"{n} {spell_load(s.buffer, s.index, speller)}" for n, s in stores.items() if s]
+    return lines if stage.work is None else [*lines, f"work {stage.work.name}"]
 
 
 def _result(stage: Stage, speller: Speller) -> str:
@@ -287,7 +289,8 @@ class _Parser:
         values, positions = ([Store(*scope.place(p)) for p in self.take(w)]
                              for w in ("values ", "positions "))
         stores = (values[0] if values else None, positions[0] if positions else None)
-        return Sort(name, axis, key, direction == "descending", length, *stores)
+        works = [self.scope.buffers[w] for w in self.take("work ")]
+        return Sort(name, axis, key, direction == "descending", length, *stores, works[0] if works else None)
 
     def lets(self, scope: Scope) -> None:
         while self.at < len(self.lines) and (found := _LET.match(self.lines[self.at])):

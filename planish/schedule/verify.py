@@ -33,8 +33,9 @@ from planish.schedule.kernel import (
     walk,
 )
 from planish.schedule.points import corner_points, dim_values
+from planish.schedule.sorting import work_bytes
 from planish.schedule.text import kernel_symbols, print_kernel
-from planish.types import BOOL, DTYPES, INT64, Dim, Expr, symbols_of
+from planish.types import BOOL, DTYPES, INT64, UINT8, Dim, Expr, symbols_of
 
 CONTEXT = 5  # lines of IR shown on each side of a fault
 
@@ -66,6 +67,7 @@ class _Checker:
         self.shared = {a.name for a in kernel.shared if a.extent != 1}
         self.sizes = kernel_symbols(kernel)
         self.stored = {s.buffer.name for stage in kernel.stages for s in stage_stores(stage)}
+        self.stored |= {s.work.name for s in kernel.stages if isinstance(s, Sort) and s.work is not None}
         self.written = {b.name for b in kernel.inputs}
         self.results: dict[str, Stage] = {}
 
@@ -179,6 +181,15 @@ class _Checker:
                 yield f"{store.buffer.name} is {store.buffer.dtype}; what the sort stores there is {dtype}"
         if not stage_stores(stage):
             yield "a sort stores values or positions"
+        if stage.work is not None:
+            yield from self.work(stage, stage.work)
+
+    def work(self, stage: Sort, work: Buffer) -> Iterator[str]:
+        needed = work_bytes(stage)
+        if work not in self.kernel.outputs:
+            yield f"the work memory {work.name} is not an output of the kernel"
+        if work.dtype is not UINT8 or len(work.shape) != 2 or work.shape[1] != needed:
+            yield f"the work memory {work.name} is {work.type}; the sort needs u8[threads, {needed}]"
 
     def scalar(self, scalar: Scalar) -> Iterator[str]:
         if isinstance(scalar, Load):

@@ -218,6 +218,10 @@ class Builder:
         """`for index in range(start, stop, step)` with values carried round; close it with `Loop.end`."""
         return Loop(self, start, stop, step, list(carry), hint)
 
+    def repeat(self, hint: str = "while") -> "While":
+        """`while True:`, left where a `While.test` fails; close it with `While.end`."""
+        return While(self, hint)
+
     def when(self, condition: Value, hint: str = "then") -> "When":
         """`if condition:` without values; close it with `When.end`."""
         return When(self, condition, hint)
@@ -257,6 +261,26 @@ class Loop:
             at += 1
         b.place(self.exit)
         return self.carry
+
+
+class While:
+    """`while every test holds:`; what changes from round to round lives in memory, which LLVM keeps in registers."""
+
+    def __init__(self, b: Builder, hint: str):
+        self.b = b
+        self.head, self.exit = b.label(hint), b.label(hint + "_end")
+        b.jump(self.head)
+        b.place(self.head)
+
+    def test(self, condition: Value) -> None:
+        """Go on only if it holds; may be said again further down."""
+        inside = self.b.label("holds")
+        self.b.branch(condition, inside, self.exit)
+        self.b.place(inside)
+
+    def end(self) -> None:
+        self.b.jump(self.head)
+        self.b.place(self.exit)
 
 
 class When:

@@ -16,8 +16,8 @@ from planish.codegen.llvm import registers
 from planish.codegen.llvm.builder import Builder, Module, Value, lanes_of
 from planish.codegen.llvm.elementwise import emit
 from planish.codegen.llvm.expressions import Expressions, Scope
-from planish.errors import UnsupportedOp
-from planish.schedule.kernel import Axis, Buffer, Kernel, Load, Scalar, Sort, Stage, stage_values, walk
+from planish.codegen.llvm.sorting import usable_threads, write_sort
+from planish.schedule.kernel import Axis, Buffer, Kernel, Load, Scalar, Sort, Stage, stage_axes, stage_values, walk
 from planish.schedule.nests import identity
 from planish.schedule.steps import streamed
 from planish.types import BOOL, Dim, is_static
@@ -59,7 +59,8 @@ class Accumulators:
 class LoopWriter:
     def __init__(self, b: Builder, kernel: Kernel, size_slots: dict[str, int], numerics: str):
         self.b, self.kernel, self.numerics = b, kernel, numerics
-        sizes, self.tid, self.threads = b.parameters[-3:]
+        sizes, self.tid, threads = b.parameters[-3:]
+        self.threads = usable_threads(b, kernel, threads)
         pointers = {p.name: v for p, v in zip(kernel.arguments, b.parameters)}
         pointers |= {row.name: self.row_memory(row) for row in kernel.rows}
         values = {s: b.load("i64", b.gep("i64", sizes, b.i64(size_slots[s])), 8) for s in kernel.symbols}
@@ -70,8 +71,6 @@ class LoopWriter:
         return self.b.value("ptr", f"alloca {registers.memory_type(row.dtype.name)}, i64 {max(count, 1)}, align 64")
 
     def write(self) -> None:
-        if any(isinstance(s, Sort) for s in self.kernel.stages):
-            raise UnsupportedOp("sort has no loops")
         self.e.hoist(self.all_values())
         self.shared_loops()
         if streamed(self.kernel) and self.b.module.triple.startswith("x86_64"):
@@ -166,8 +165,11 @@ class LoopWriter:
         """`lanes` > 1: the last shared axis is the vector and every stage computes that many points at once."""
         stages = list(self.kernel.stages)
         while stages:
+            if isinstance(stages[0], Sort):
+                write_sort(self, stages.pop(0))
+                continue
             jammed = [stages[0]]
-            while len(jammed) < len(stages) and stages[0].axes and stages[len(jammed)].axes == stages[0].axes:
+            while len(jammed) < len(stages) and stages[0].axes and stage_axes(stages[len(jammed)]) == stages[0].axes:
                 jammed.append(stages[len(jammed)])
             del stages[:len(jammed)]
             if jammed[0].axes:
