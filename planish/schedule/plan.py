@@ -7,6 +7,7 @@ Static sizes are placed greedily by size (Pisarchyk & Lee, Efficient memory mana
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -121,12 +122,13 @@ class _Planner:
             return same
         phase = 0
         taken: set[str] = set()
+        touches = _touches(steps)
         for step in steps:
             if isinstance(step, Launch):
                 for out, source in _overwritable(step.kernel):
                     new, old = self.named(step, out), self.named(step, source)
                     if new in values and old in values and old not in taken and new not in same and \
-                            values[old].last == phase == values[new].first and values[old].bytes == values[new].bytes \
+                            touches[old, phase] == 1 and values[old].last == phase == values[new].first and values[old].bytes == values[new].bytes \
                             and values[old].first < phase:
                         same[new] = old
                         taken.add(old)
@@ -162,6 +164,16 @@ class _Planner:
         phases = {p for v in values.values() for p in (v.first, v.last)}
         self.report.bound = max((sum(sizes[v.name] for v in values.values() if v.first <= p <= v.last) for p in phases),
                                 default=0)
+
+
+def _touches(steps: list[Step]) -> Counter[tuple[str, int]]:
+    """(buffer, phase) -> how many steps of the phase touch it."""
+    found: Counter[tuple[str, int]] = Counter()
+    phase = 0
+    for step in steps:
+        found.update((name, phase) for name in {*step.reads, *step.writes})
+        phase += not isinstance(step, Launch) or step.barrier
+    return found
 
 
 def _aligned(size: Dim) -> Dim:
@@ -210,14 +222,14 @@ def _overwritable(kernel: Kernel) -> list[tuple[str, str]]:
     if any(s.name == "stream" for s in kernel.steps):
         return []
     pairs = []
-    loads = [x for s in kernel.stages for x in walk(*stage_values(s)) if isinstance(x, Load)]
-    for stage in kernel.stages:
+    loads = [(at, x) for at, s in enumerate(kernel.stages) for x in walk(*stage_values(s)) if isinstance(x, Load)]
+    for written, stage in enumerate(kernel.stages):
         store = stage.store
         if store is None or store.guard is not None or store.update:
             continue
         for source in kernel.inputs:
-            reads = [x for x in loads if x.buffer.name == source.name]
-            if reads and all(x.index == store.index for x in reads) and source.shape == store.buffer.shape and \
+            reads = [(at, x.index) for at, x in loads if x.buffer.name == source.name]
+            if reads and all(at <= written and index == store.index for at, index in reads) and source.shape == store.buffer.shape and \
                     source.dtype.itemsize == store.buffer.dtype.itemsize:
                 pairs.append((store.buffer.name, source.name))
     return pairs

@@ -26,10 +26,7 @@ class Symbol:
     def __str__(self) -> str:
         return self.name
 
-    # The range is knowledge about a symbol, not part of what it is.
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Symbol) and self.name == other.name
-
+    # Equal only with equal ranges: what was proved of one must hold of the other.
     def __hash__(self) -> int:
         return hash(self.name)
 
