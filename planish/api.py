@@ -144,6 +144,8 @@ def leaf_key(leaf: Any) -> tuple[Any, ...]:
         return (kind,)
     if (isinstance(leaf, np.generic) and leaf.dtype.kind != "b") or kind is np.bool_:
         return leaf.dtype, "scalar"
+    if kind is slice:  # hashable itself only since Python 3.12
+        return kind, (leaf.start, leaf.stop, leaf.step)
     return kind, leaf.value if kind is Static else leaf
 
 
@@ -301,6 +303,7 @@ class Jitted:
         signature, captured = self._capture(leaves, tree)
         self.traces += 1
         program = Program(captured, compile_graph(captured.graph, self.options))
+        program.compiled.report.decisions += _hints(captured)
         self._programs[signature] = program
         while len(self._programs) > VARIANTS:
             self._programs.popitem(last=False)
@@ -472,6 +475,20 @@ class Program:
                     "the function writes through a reshape of an argument, which must be C-contiguous for "
                     "that"
                 )
+
+
+WEIGHT = 1 << 16  # bytes from which folding and packing an array from outside pays
+
+
+def _hints(captured: Captured) -> list[str]:
+    """What the user could do for speed: freeze large arrays that the function reads from outside."""
+    names = captured.guards.arrays
+    return [
+        f"{names.get(id(array), 'an array')}: {array.dtype.name}{list(array.shape)} can be written to, so it is "
+        "read at every call; planish.freeze makes it read-only, to be folded and packed"
+        for array in captured.feeds
+        if isinstance(array, np.ndarray) and array.nbytes >= WEIGHT
+    ]
 
 
 def _is_simple(captured: Captured) -> bool:

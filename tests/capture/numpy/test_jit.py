@@ -280,6 +280,22 @@ def test_writeable_arrays_are_read_at_every_call_and_frozen_ones_folded(strategy
     assert f.traces == 2 and str(f.recompiles[0]) == "frozen: frozen -> writeable"
 
 
+def test_report_says_what_to_freeze() -> None:
+    weight = np.ones((4, 5000), np.float32)
+    f = library(lambda x: x @ weight)
+    f(X)
+    (program,) = f._programs.values()
+    assert program.compiled.report.decisions == [
+        "weight: float32[4, 5000] can be written to, so it is read at every call; planish.freeze makes it "
+        "read-only, to be folded and packed"
+    ]
+    planish.freeze(weight)
+    g = library(lambda x: x @ weight)
+    g(X)
+    (program,) = g._programs.values()
+    assert program.compiled.report.decisions == []
+
+
 def test_arrays_made_inside_are_constants() -> None:
     graph = library(lambda x: x * np.arange(4) + np.eye(4)[1:2] + x[:, np.array([1, 0, 3, 2])]).trace(X).graph
     assert len(graph.inputs) == 1
