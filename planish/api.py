@@ -484,8 +484,8 @@ def _hints(captured: Captured) -> list[str]:
     """What the user could do for speed: freeze large arrays that the function reads from outside."""
     names = captured.guards.arrays
     return [
-        f"{names.get(id(array), 'an array')}: {array.dtype.name}{list(array.shape)} can be written to, so it is "
-        "read at every call; planish.freeze makes it read-only, to be folded and packed"
+        f"{names.get(id(array), 'an array')}: {array.dtype.name}{list(array.shape)} can be written to, so "
+        "it is read at every call; planish.freeze makes it read-only, to be folded and packed"
         for array in captured.feeds
         if isinstance(array, np.ndarray) and array.nbytes >= WEIGHT
     ]

@@ -83,6 +83,10 @@ class Graph:
     def with_notes(self, more: Mapping[Node, Note]) -> Graph:
         return replace(self, notes=MappingProxyType({**self.notes, **more}))
 
+    def __str__(self) -> str:
+        from planish.ir.text import print_graph
+        return print_graph(self)
+
     def evaluate(self, *arrays: Any) -> tuple[Any, ...]:
         """The outputs on arrays, by the reference interpreter (control ops run their inner graphs with it)."""
         from planish.ir.interpret import interpret
