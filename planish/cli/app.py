@@ -1,0 +1,230 @@
+"""The commands. Each loads what it needs when it runs, so that `planish --help` is quick."""
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import typer
+
+from planish.cli.console import progress, show, show_json
+from planish.cli.request import Request, model_command
+
+app = typer.Typer(name="planish", no_args_is_help=True, add_completion=False, rich_markup_mode=None,
+                  help="A graph compiler for deep learning that shows every decision it makes.",
+                  epilog="Exit codes: 0 it worked, 1 it failed, 2 the command line is wrong, 130 stopped.")
+cache_app = typer.Typer(no_args_is_help=True, help="The disk cache of compiled code: status, clear.")
+app.add_typer(cache_app, name="cache")
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show whole tracebacks.")] = False,
+) -> None:
+    if version:
+        import planish
+
+        print(f"planish {planish.__version__}")
+        raise typer.Exit()
+
+
+class Stage(str, Enum):
+    """What `inspect --stage` can print, in the order of the road."""
+
+    graph = "graph"
+    optimized = "optimized"
+    loops = "loops"
+    program = "program"
+    llvm = "llvm"
+    asm = "asm"
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Output = Annotated[Path, typer.Option(metavar="FILE.npz", help="Write the outputs there.",
+                                      show_default=False)]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds; everyone has a turn in each.")]
+StageOption = Annotated[Stage, typer.Option(help="Which form of the program to print.")]
+
+
+@model_command(app)
+def run(request: Request, output: Output = Path()) -> None:
+    """Run a model once and describe its outputs.
+
+    planish run model.onnx --input bytes=2x2048:0..255
+    """
+    import numpy as np
+
+    data = request.data
+    compiled = request.compile()
+    start = perf_counter()
+    outputs = compiled(*data.arrays)
+    ms = (perf_counter() - start) * 1e3
+    names = [*request.graph.output_names, *(f"output{i}" for i in range(len(outputs)))][:len(outputs)]
+    if output != Path():
+        np.savez(output, **dict(zip(names, outputs)))  # type: ignore[arg-type]
+    described = [_described(name, array) for name, array in zip(names, outputs)]
+    given = [{"name": node.attributes.name, "type": _type(array), "from": origin}
+             for node, array, origin in zip(request.graph.inputs, data.arrays, data.origins)]
+    if request.as_json:
+        show_json({"inputs": given, "outputs": described, "first_call_ms": ms})
+        return
+    from planish.inspect.tables import table
+
+    show(table("Inputs", ["name*", "type", "from*"], (list(d.values()) for d in given)),
+         table(f"Outputs (first call {ms:.2f} ms)", ["name*", "type", "min>", "mean>", "max>", "begins*"],
+               (list(d.values()) for d in described)))
+
+
+def _described(name: str, array: Any) -> dict[str, Any]:
+    import numpy as np
+
+    wide = array.astype(np.float64)
+    low, mean, high = (float(f(wide)) for f in (np.min, np.mean, np.max)) if array.size else (0.0, 0.0, 0.0)
+    begins = " ".join(f"{v:.4g}" for v in wide.reshape(-1)[:6])
+    figures = {"min": low, "mean": mean, "max": high}
+    return {"name": name, "type": _type(array), **{k: float(f"{v:.6g}") for k, v in figures.items()},
+            "begins": begins}
+
+
+def _type(array: Any) -> str:
+    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+
+
+@model_command(app)
+def bench(request: Request, rounds: Rounds = 10) -> None:
+    """Time a model: native code, the library strategy, ONNX Runtime if installed, in mixed rounds.
+
+    Each is compared with the float64 reference first; who gives another answer gets no time. Where that is
+    planish, the exit code is 1.
+    """
+    from planish.inspect.bench import Contestant, steps
+    from planish.inspect.bench import bench as measure
+    from planish.inspect.peers import has_onnx_runtime
+
+    strategies = dict.fromkeys([request.strategy.value, "library"])
+    contestants = [Contestant(name, partial(request.compile, name)) for name in strategies]
+    if has_onnx_runtime():
+        contestants.append(Contestant("onnxruntime", request.onnx_runtime))
+    data = request.data
+    with progress(steps(len(contestants), rounds)) as say:
+        result = measure(request.graph, contestants, data.arrays, rounds=rounds, say=say)
+    if request.as_json:
+        show_json(result)
+    else:
+        from planish.inspect.tables import benchmark
+
+        show(benchmark(result))
+    if result.refused.keys() & strategies.keys():
+        raise typer.Exit(1)
+
+
+@model_command(app)
+def inspect(request: Request, stage: StageOption = Stage.optimized) -> None:
+    """Print the program at a stage.
+
+    graph is what was captured, optimized what the passes made of it, loops the scheduled kernels, program
+    their order and memory, llvm and asm the code.
+    """
+    text = request.compile().text(stage.value)
+    if request.as_json:
+        show_json({"stage": stage.value, "text": text})
+    else:
+        print(text)
+
+
+@model_command(app)
+def explain(request: Request) -> None:
+    """Tell what the compiler did.
+
+    Rules fired by pass, kernels before and after fusion, bytes moved, peak memory, compile time by stage.
+    """
+    from planish.inspect.explain import explain as answer
+
+    result = answer(request.compile())
+    if request.as_json:
+        show_json(result)
+        return
+    from planish.inspect.tables import explanation
+
+    show(explanation(result))
+
+
+@model_command(app)
+def validate(request: Request) -> None:
+    """Compare outputs with the float64 reference: native code, the library strategy, ONNX Runtime.
+
+    The exit code is 1 where the chosen strategy is off by more than the dtype's tolerance.
+    """
+    from planish.inspect.peers import has_onnx_runtime
+    from planish.inspect.validate import validate as compare
+
+    runners: dict[str, Any] = {request.strategy.value: request.compile()}
+    runners |= {"library": request.compile("library")}
+    if has_onnx_runtime():
+        runners["onnxruntime"] = lambda *arrays: request.onnx_runtime()(*arrays)
+    result = compare(request.graph, runners, request.data.arrays)
+    if request.as_json:
+        show_json(result)
+    else:
+        from planish.inspect.tables import validation
+
+        show(validation(result))
+    ours = request.strategy.value
+    if ours in result.failures or not all(e.is_right for e in result.errors[ours]):
+        raise typer.Exit(1)
+
+
+@app.command()
+def knobs(as_json: Json = False) -> None:
+    """List the environment variables that planish reads, and their values now."""
+    from planish import knobs as settings
+
+    rows = [{"variable": k.env, "value": settings.value(k.name), "type": k.type_name, "default": k.default,
+             "doc": k.doc} for k in settings.KNOBS.values()]
+    if as_json:
+        show_json(rows)
+        return
+    from planish.inspect.tables import table
+
+    show(table("Environment variables", ["variable", "value*", "what it does*"],
+               ((r["variable"], "-" if r["value"] is None else r["value"], r["doc"]) for r in rows)))
+
+
+@cache_app.command()
+def status(as_json: Json = False) -> None:
+    """Where the cache is, how full it is, and whether it can be used."""
+    from planish.runtime.cache import default_cache
+
+    cache = default_cache()
+    entries, size = cache.usage()
+    found = {"folder": str(cache.folder) if cache.folder else None, "entries": entries, "bytes": size,
+             "limit_bytes": cache.limit, "fault": cache.fault()}
+    if as_json:
+        show_json(found)
+        return
+    from planish.inspect.tables import count_bytes, table
+
+    state = "switched off by PLANISH_DISABLE_CACHE" if cache.folder is None else found["fault"] or "in use"
+    show(table("Cache of compiled code", ["", "*"], [
+        ("folder", found["folder"] or "-"), ("state", state), ("entries", entries),
+        ("size", f"{count_bytes(size)} of at most {count_bytes(cache.limit)}")]))
+
+
+@cache_app.command()
+def clear() -> None:
+    """Remove every entry of the cache."""
+    from planish.errors import PlanishError
+    from planish.runtime.cache import default_cache
+
+    cache = default_cache()
+    before, size = cache.usage()
+    left = cache.clear()
+    if left:
+        why = cache.fault() or "no permission"
+        raise PlanishError(f"{left} of {before} entries of {cache.folder} could not be removed: {why}")
+    from planish.inspect.tables import count_bytes
+
+    print(f"removed {before} entries, {count_bytes(size)}")

@@ -1,0 +1,66 @@
+"""Errors as people want them at a prompt: one line that says what to do, and an exit code.
+
+No tracebacks, unless asked.
+"""
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from planish.errors import PlanishError
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+# typer's errors of a command line: their base is click's, of which some versions of typer have a copy
+CommandLineError: Any = typer.BadParameter.__mro__[2]
+
+
+class UsageError(Exception):
+    """A command line that makes no sense for this model."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code of a command line. `--traceback` anywhere in it lets errors through as they are."""
+    from planish.cli.app import app
+
+    warnings.showwarning = _show_warning
+    command = typer.main.get_command(app)
+    try:
+        code = command(args=list(arguments), prog_name="planish", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing is said at exit
+        return FAILED
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except Exception as error:
+        if "--traceback" in arguments:
+            raise
+        text, code = told(error)
+        print(f"planish: {text}", file=sys.stderr)
+        return code
+
+
+def told(error: Exception) -> tuple[str, int]:
+    """What is said of an error, and the exit code."""
+    if isinstance(error, CommandLineError):
+        return f"{error.format_message()} (see planish --help)", error.exit_code
+    if isinstance(error, UsageError):
+        return str(error), USAGE
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}", FAILED
+    if isinstance(error, (PlanishError, OSError, ValueError)):
+        return str(error), FAILED
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}", FAILED
+    return f"{type(error).__name__}: {error} (a bug; planish --traceback shows where)", FAILED
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,
+                  file: Any = None, line: str | None = None) -> None:
+    print(f"planish: warning: {message}", file=sys.stderr)

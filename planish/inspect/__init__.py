@@ -1,0 +1,12 @@
+"""Questions one can ask about a compiled program, with answers in numbers.
+
+    explain.py    what the compiler did: passes, rules, kernels, bytes, memory, compile time
+    validate.py   how far the answers are from the float64 reference, output by output
+    bench.py      how fast it is, beside its peers; refuses a time to who gives another answer
+    peers.py      ONNX Runtime, where it is installed
+    machine.py    what the figures were measured on
+    tables.py     all of these as rich tables
+
+The answers are data (dataclasses; `as_json` gives plain dicts and lists); only tables.py needs the package
+rich.
+"""

@@ -1,0 +1,123 @@
+"""What the compiler did with a graph, as data.
+
+In: a `Compiled`. Out: an `Explanation`: every pass with the rules that fired, kernels before and after
+fusion, bytes moved before and after, memory naive, planned and at least, compile time by stage. Bytes and
+flops are those of the sizes in `hint`.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any
+
+from planish.compiler import Compiled
+from planish.ir import Graph
+from planish.schedule.measure import FREE, KernelRecord
+
+
+@dataclass(frozen=True)
+class PassLine:
+    """One pass: graph nodes before and after, milliseconds, how often each rule fired, and why it stands
+    where it does.
+    """
+
+    name: str
+    before: int
+    after: int
+    ms: float
+    fired: dict[str, int]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A quantity before the compiler's work and after it."""
+
+    before: int
+    after: int
+
+    @property
+    def ratio(self) -> float:
+        return self.before / self.after if self.after else 1.0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peak bytes of intermediate values: each in a buffer of its own; as planned; the most alive at any time.
+    """
+
+    naive: int
+    planned: int
+    lower_bound: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the compiler did.
+
+    `decisions` says how often each reason kept two groups of ops in kernels of their own.
+    """
+
+    name: str
+    strategy: str
+    numerics: str
+    hint: dict[str, int]
+    captured_ops: dict[str, int]
+    nodes: Change
+    kernels: Change
+    bytes: Change
+    memory: Memory
+    passes: list[PassLine]
+    kernel_list: list[KernelRecord]
+    decisions: dict[str, int]
+    ms: dict[str, float]
+    cached: bool
+
+    @property
+    def total_ms(self) -> float:
+        return sum(self.ms.values())
+
+
+def explain(compiled: Compiled) -> Explanation:
+    """The explanation of a compiled graph.
+
+    Without native code there is a kernel per op, and nothing to plan.
+    """
+    report, captured = compiled.report, compiled.captured
+    per_op = len(ops_that_move(captured))
+    return Explanation(
+        name=captured.name,
+        strategy=compiled.options.strategy,
+        numerics=compiled.options.numerics,
+        hint=report.hint,
+        captured_ops=dict(Counter(ops_that_move(captured))),
+        nodes=Change(report.captured_nodes, len(compiled.optimized.nodes())),
+        kernels=Change(per_op, len(report.kernels) if compiled.options.strategy == "native" else per_op),
+        bytes=Change(report.bytes_before, report.bytes_after),
+        memory=Memory(report.memory_naive, report.memory_planned, report.memory_bound),
+        passes=[PassLine(p.name, p.before, p.after, p.seconds * 1e3, p.fired, p.reason)
+                for p in report.passes],
+        kernel_list=report.kernels,
+        decisions=dict(Counter(report.decisions)),
+        ms={stage: seconds * 1e3 for stage, seconds in report.seconds.items()},
+        cached=report.cached)
+
+
+def ops_that_move(graph: Graph) -> list[str]:
+    """The ops of a graph that cost a kernel when each runs alone."""
+    return [n.op.name for n in graph.nodes() if n.op.name not in FREE]
+
+
+def as_json(value: Any) -> Any:
+    """Any of this package's answers as what JSON can hold; numbers that are not finite become text."""
+    if isinstance(value, Change):
+        return {**asdict(value), "ratio": round(value.ratio, 3)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: as_json(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, dict):
+        return {str(k): as_json(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(v) for v in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    return value
