@@ -5,12 +5,15 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from planish.cli.console import progress, show, show_json
 from planish.cli.request import Request, model_command
+
+if TYPE_CHECKING:
+    from planish.compiler import Strategy
 
 app = typer.Typer(name="planish", no_args_is_help=True, add_completion=False, rich_markup_mode=None,
                   help="A graph compiler for deep learning that shows every decision it makes.",
@@ -104,7 +107,7 @@ def bench(request: Request, rounds: Rounds = 10) -> None:
     from planish.inspect.bench import bench as measure
     from planish.inspect.peers import has_onnx_runtime
 
-    strategies = dict.fromkeys([request.strategy.value, "library"])
+    strategies: dict[Strategy, None] = dict.fromkeys([request.options.strategy, "library"])
     contestants = [Contestant(name, partial(request.compile, name)) for name in strategies]
     if has_onnx_runtime():
         contestants.append(Contestant("onnxruntime", request.onnx_runtime))

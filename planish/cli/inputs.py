@@ -60,9 +60,12 @@ def make_inputs(graph: Graph, texts: Sequence[str], seed: int) -> Inputs:
     for node in graph.inputs:
         one = given.get(_name(node), Given(()))
         shape = tuple(evaluate_dim(d, sizes) for d in node.shape)
-        drawn = one.array is None
-        arrays.append(_random(node, shape, one.range, rng) if drawn else one.array)
-        origins.append(_distribution(node, one.range) if drawn else one.source)
+        if one.array is not None:
+            arrays.append(one.array)
+            origins.append(one.source)
+        else:
+            arrays.append(_random(node, shape, one.range, rng))
+            origins.append(_distribution(node, one.range))
     return Inputs(arrays, origins, sizes)
 
 

@@ -2,8 +2,9 @@
 
 In: a graph, inputs, and contestants. Out: a `Bench`. Each contestant is built, run once (its first call) and
 compared with the float64 reference; one that gives another answer gets no time, and the reason. Those that
-are right are warmed up, then take turns, a different one first in each round, so that a busy moment hits all
-alike. Between turns there is a pause: threads of the last one that still spin for more work go to sleep.
+are right take turns, a different one first in each round, so that a busy moment hits all alike. Before each
+turn there is a pause, in which threads of the last one that still spin for more work go to sleep, and a call
+that is not timed.
 """
 from __future__ import annotations
 
@@ -19,7 +20,6 @@ from planish.ir import Graph
 
 ROUND_SECONDS = 0.15
 MOST_CALLS = 1000        # in one turn
-WARM_UP_SECONDS = 0.05
 PAUSE_SECONDS = 0.03
 
 Say = Callable[[str], None]
@@ -95,8 +95,6 @@ def bench(graph: Graph, contestants: Sequence[Contestant], inputs: Sequence[np.n
             refused[one.name] = f"gives another answer; {fault}"
         else:
             entries[one.name] = entry
-    for entry in entries.values():
-        _turn(entry.runner, inputs, WARM_UP_SECONDS)
     for i in range(rounds):
         say(f"round {i + 1} of {rounds}")
         _round(i, list(entries.values()), inputs)
@@ -122,7 +120,7 @@ def _round(i: int, entries: list[_Entry], inputs: Sequence[np.ndarray]) -> None:
     first = i % max(1, len(entries))
     for entry in entries[first:] + entries[:first]:
         sleep(PAUSE_SECONDS)
-        entry.runner(*inputs)
+        entry.runner(*inputs)   # not timed: brings memory and threads back
         entry.seconds += _turn(entry.runner, inputs, ROUND_SECONDS)
 
 

@@ -10,8 +10,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
-from planish.compiler import Compiled
-from planish.ir import Graph
+from planish.compiler import Compiled, Options
+from planish.ir import Graph, Node
+from planish.passes import PassRecord, run_pipeline
 from planish.schedule.measure import FREE, KernelRecord
 
 
@@ -101,6 +102,47 @@ def explain(compiled: Compiled) -> Explanation:
         decisions=dict(Counter(report.decisions)),
         ms={stage: seconds * 1e3 for stage, seconds in report.seconds.items()},
         cached=report.cached)
+
+
+@dataclass(frozen=True)
+class Firing:
+    """One rule at work: in which pass, which rule, the node it found and what took its place, and where the
+    node was written."""
+
+    pass_name: str
+    rule: str
+    before: str
+    after: str
+    location: str
+
+
+def firings(graph: Graph, options: Options) -> list[Firing]:
+    """Every rule that fires on a graph, in order: the passes run again, watched."""
+    found: list[Firing] = []
+    waiting: list[tuple[str, Node, Node]] = []
+
+    def after_pass(position: int, before: Graph, after: Graph, record: PassRecord) -> None:
+        for rule, old, new in waiting:
+            where = before.note(old).location or after.note(new).location
+            found.append(Firing(record.name, rule, formula(old), formula(new), str(where or "")))
+        waiting.clear()
+
+    run_pipeline(graph, numerics=options.numerics, disable=options.disable, hook=after_pass,
+                 observe=lambda *firing: waiting.append(firing))
+    return found
+
+
+def formula(node: Node, depth: int = 2) -> str:
+    """A node as text, its operands to a depth: `mul(matmul(x, w), 0.125)`."""
+    if node.op.name == "input":
+        return str(node.attributes.name)
+    if node.op.name == "constant":
+        array = node.attributes.array
+        return f"{array.reshape(-1)[0]:.6g}" if array.size == 1 else f"constant {node.type}"
+    alpha = getattr(node.attributes, "alpha", 1.0)
+    scale = f" * {alpha:g}" if alpha != 1.0 else ""
+    operands = ", ".join(formula(o, depth - 1) for o in node.operands) if depth else "..."
+    return f"{node.op.name}({operands}){scale}"
 
 
 def ops_that_move(graph: Graph) -> list[str]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planish.inspect.bench import Bench, Timing
-from planish.inspect.explain import Change, Explanation
+from planish.inspect.explain import Change, Explanation, Firing
 from planish.inspect.machine import MachineInfo
 from planish.inspect.validate import OutputError, Validation
 
@@ -92,6 +92,12 @@ def passes(what: Explanation, *, reasons: bool = True, idle: bool = True) -> Ren
 
 def fired(rules: dict[str, int]) -> str:
     return ", ".join(name if n == 1 else f"{name} x{n}" for name, n in rules.items())
+
+
+def rewrites(what: Sequence[Firing]) -> RenderableType:
+    """A line per rule at work."""
+    rows = ((f.pass_name, f.rule, f"{f.before} -> {f.after}", f.location) for f in what)
+    return table("Rewrites", ["pass", "rule", "found -> made*", "written at*"], rows)
 
 
 def kernels(what: Explanation) -> RenderableType:
