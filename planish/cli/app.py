@@ -49,6 +49,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables
 Output = Annotated[Path, typer.Option(metavar="FILE.npz", help="Write the outputs there.",
                                       show_default=False)]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds; everyone has a turn in each.")]
+Rewrites = Annotated[bool, typer.Option("--rewrites", help="Also list every rule that fired, and on what.")]
 StageOption = Annotated[Stage, typer.Option(help="Which form of the program to print.")]
 
 
@@ -139,20 +140,22 @@ def inspect(request: Request, stage: StageOption = Stage.optimized) -> None:
 
 
 @model_command(app)
-def explain(request: Request) -> None:
+def explain(request: Request, rewrites: Rewrites = False) -> None:
     """Tell what the compiler did.
 
     Rules fired by pass, kernels before and after fusion, bytes moved, peak memory, compile time by stage.
     """
+    from planish.inspect.explain import as_json, firings
     from planish.inspect.explain import explain as answer
 
     result = answer(request.compile())
+    fired = firings(request.graph, request.options) if rewrites else []
     if request.as_json:
-        show_json(result)
+        show_json({**as_json(result), **({"rewrites": fired} if rewrites else {})})
         return
-    from planish.inspect.tables import explanation
+    from planish.inspect import tables
 
-    show(explanation(result))
+    show(tables.explanation(result), *([tables.rewrites(fired)] if rewrites else []))
 
 
 @model_command(app)
