@@ -32,6 +32,9 @@ class Buffers:
         """The buffer whose memory `name` is."""
         return self.views.get(name, name)
 
+    def is_constant(self, buffer: Buffer) -> bool:
+        return self.owner(buffer.name) in self.constants
+
     def add(self, buffer: Buffer, array: np.ndarray | None = None) -> Buffer:
         """Enter a buffer no node owns; with an array, a constant."""
         self.scratch.append(buffer)

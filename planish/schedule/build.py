@@ -12,6 +12,7 @@ from planish.schedule.choose import schedule_loops
 from planish.schedule.contraction import schedule_contraction
 from planish.schedule.fuse import fuse
 from planish.schedule.kernel import Kernel
+from planish.schedule.layout import assign_layouts
 from planish.schedule.machine import Machine
 from planish.schedule.plan import MemoryReport, plan
 from planish.schedule.prepare import prepare
@@ -34,7 +35,7 @@ class Built:
 
 def build_program(graph: Graph, machine: Machine, hint: dict[str, int], *, disable: frozenset[str] = frozenset(),
                   observe: Callable[[Kernel, Kernel], None] | None = None) -> Built:
-    """The scheduled program of an optimised graph. `disable` may hold fuse, schedule, prepack, in_place.
+    """The scheduled program of an optimised graph. `disable` may hold fuse, assign_layouts, schedule, prepack, in_place.
 
     `observe(before, after)` sees every kernel before and after its schedule.
     """
@@ -45,7 +46,11 @@ def build_program(graph: Graph, machine: Machine, hint: dict[str, int], *, disab
     seconds["fuse"], start = perf_counter() - start, perf_counter()
     kernels: list[Kernel] = []
     buffers = Buffers(fused.buffers, fused.views)
-    for kernel in fused.kernels:
+    outputs_of = {fused.buffers[n].name for n in graph.roots}
+    unscheduled = fused.kernels
+    if "assign_layouts" not in disable:
+        unscheduled = assign_layouts(unscheduled, buffers, outputs_of, hint, fused.decisions)
+    for kernel in unscheduled:
         made = [kernel] if "schedule" in disable else schedule_kernel(kernel, machine, hint, buffers, disable)
         made = [with_work(k, machine.threads, buffers) for k in made]
         if observe is not None:

@@ -65,7 +65,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     kernel is not a contraction that this form suits. New buffers are entered in `buffers`."""
     if not is_contraction(kernel):
         return None
-    roles = choose_roles(kernel, hint, {b.name for b in (x.buffer for x in kernel.stages[0].value.args) if buffers.owner(b.name) in buffers.constants})
+    roles = choose_roles(kernel, hint, buffers)
     if roles is None or _work(kernel, hint) < LEAST_WORK:
         return None
     stage = kernel.stages[0]
@@ -75,7 +75,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     if hinted(extent[roles.n], hint) < lanes // 2:
         return None
     tile = RegisterTile(roles.batch, roles.m, (roles.n,), roles.k, rows, vectors, lanes, packed=True)
-    in_place = _is_contiguous(roles) and buffers.owner(roles.rhs.buffer.name) not in buffers.constants
+    in_place = _is_contiguous(roles) and not buffers.is_constant(roles.rhs.buffer)
     if in_place:
         kernel, before = _multiplying(kernel, roles.lhs, roles.rhs), []
         kernel = _tiled(kernel, roles, replace(tile, packed=False))
@@ -109,11 +109,11 @@ def _axes_of(load: Load) -> set[str]:
 
 # --- roles
 
-def choose_roles(kernel: Kernel, hint: dict[str, int], constants: set[str]) -> Roles | None:
-    """The best assignment: the vector axis n must be contiguous in the result; weights and operands that are contiguous
-    along n are preferred on the right."""
+def choose_roles(kernel: Kernel, hint: dict[str, int], buffers: Buffers, *, any_order: bool = False) -> Roles | None:
+    """The best assignment: the vector axis n must be contiguous in the result (unless `any_order`: the result's layout
+    can still be chosen); weights, then operands that are contiguous along n, are preferred on the right."""
     found = [r for n in reversed(kernel.shared) for r in _roles_along(kernel, n.name)]
-    return min(found, key=lambda r: _badness(kernel, r, hint, constants), default=None)
+    return min(found, key=lambda r: _badness(kernel, r, hint, buffers, any_order), default=None)
 
 
 def _roles_along(kernel: Kernel, n: str) -> list[Roles]:
@@ -143,13 +143,13 @@ def _k_order(stage: Stage, lhs: Load) -> tuple[str, ...]:
     return tuple(a.name for a in sorted(stage.axes, key=step))
 
 
-def _badness(kernel: Kernel, roles: Roles, hint: dict[str, int], constants: set[str]) -> tuple:
+def _badness(kernel: Kernel, roles: Roles, hint: dict[str, int], buffers: Buffers, any_order: bool) -> tuple:
     stores = [s.store for s in kernel.stages if s.store is not None]
     scattered = sum(stride_along(Access(s.buffer, s.index), roles.n) != 1 for s in stores)
     size = hinted(next(a.extent for a in kernel.shared if a.name == roles.n), hint)
     rows = prod(hinted(a.extent, hint) for a in kernel.shared if a.name in roles.m)
-    packing = 0 if roles.rhs.buffer.name in constants else 1 if _is_contiguous(roles) else 2
-    return (scattered, size < 8, packing, -min(rows, 12), -size)
+    packing = 0 if buffers.is_constant(roles.rhs.buffer) else 1 if _is_contiguous(roles) else 2
+    return (0 if any_order else scattered, size < 8, packing, -min(rows, 12), -size)
 
 
 def _is_contiguous(roles: Roles) -> bool:

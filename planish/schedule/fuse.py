@@ -28,7 +28,7 @@ from planish.schedule.kernel import (
     stage_values,
     walk,
 )
-from planish.schedule.nests import Writer, fixed_rank, is_serial, kept_axes
+from planish.schedule.nests import Writer, fixed_rank, is_serial, kept_axes, parted, point_of, proper
 from planish.schedule.rebuild import Rebuilder
 from planish.schedule.roots import choose_roots, has_memory
 from planish.schedule.scalars import Scalars, hinted
@@ -122,7 +122,7 @@ class _Fusion:
         return prod(hinted(d, self.hint) for d in node.shape)
 
     def own_rank(self, group: Group) -> int:
-        return len(group.roots[0].shape) if group.rank is None else group.rank
+        return len(proper(group.roots[0].shape)) if group.rank is None else group.rank
 
     def join(self, group: Group, alone: Group, root: Node) -> str:
         """Put `root` into `group`; or the reason it can't be."""
@@ -135,9 +135,9 @@ class _Fusion:
         ranks = {r for r in (group.rank, alone.rank) if r is not None}
         if len(ranks) > 1:
             return f"they share different axes ({' and '.join(map(str, sorted(ranks)))})"
-        if not ranks and group.roots[0].shape != root.shape:
+        if not ranks and proper(group.roots[0].shape) != proper(root.shape):
             return "different shapes"
-        rank = ranks.pop() if ranks else root.ndim
+        rank = ranks.pop() if ranks else len(proper(root.shape))
         refusal = self.refusal(group, root, rank)
         if refusal:
             return refusal
@@ -158,7 +158,7 @@ class _Fusion:
         largest = max(map(self.elements, (*group.roots, root)))
         if group.is_contraction and root.op.has("reduction"):
             return "a reduction does not follow a contraction in one kernel"
-        if group.is_contraction and rank != root.ndim:
+        if group.is_contraction and rank != len(proper(root.shape)):
             return "the contraction's rows are not whole"
         if root.op.has("contraction"):
             return "a contraction begins a kernel"
@@ -174,24 +174,23 @@ class _Fusion:
         return ""
 
     def row_bytes(self, roots: Iterable[Node], rank: int) -> int:
-        return sum(prod(hinted(d, self.hint) for d in r.shape[rank:]) * r.dtype.itemsize for r in roots)
+        return sum(prod(hinted(d, self.hint) for d in parted(r, r.shape, rank)[1]) * r.dtype.itemsize for r in roots)
 
     def reads_own_point(self, roots: tuple[Node, ...], rank: int, stages: Stages, views: dict[str, str]) -> bool:
         """Whether every load of a buffer of the group is at the shared axes' own values."""
-        own = {self.buffers[r].name for r in roots}
-        point = self.shared_index(roots[0], rank)
+        own = {self.buffers[r].name: r for r in roots}
+        shared = self.shared_index(roots[0], rank)
         loads = [x for s in stages for x in walk(*stage_values(s)) if isinstance(x, Load)]
-        return all(x.index[:rank] == point if x.buffer.name in own else views.get(x.buffer.name) not in own
-                   for x in loads)
+        return all(_at_point(own[x.buffer.name], x.index, shared) if x.buffer.name in own
+                   else views.get(x.buffer.name) not in own for x in loads)
 
     # --- writing
 
     def shared_axes(self, root: Node, rank: int) -> tuple[Axis, ...]:
-        extents = kept_axes(root)[:rank]
-        return tuple(Axis(f"s{i}", d) for i, d in enumerate(extents))
+        return tuple(Axis(f"s{i}", d) for i, d in enumerate(proper(kept_axes(root))[:rank]))
 
     def shared_index(self, root: Node, rank: int) -> tuple:
-        return tuple(0 if a.extent == 1 else a.symbol for a in self.shared_axes(root, rank))
+        return tuple(a.symbol for a in self.shared_axes(root, rank))
 
     def build(self, roots: list[Node], rank: int) -> tuple[Stages, dict[str, str]]:
         """The stages of the roots over their first `rank` axes, and the views they read."""
@@ -227,12 +226,14 @@ class _Fusion:
         stages, views = self.build(group.roots, rank)
         self.views.update(views)
         inside = {r for r in group.roots if self.is_internal(group, r)}
-        stages, rows = _localise(stages, {self.buffers[r]: (r.shape[rank:], r in inside) for r in group.roots}, rank)
-        shared = tuple(a for a in self.shared_axes(group.roots[0], rank) if a.extent != 1)
+        sorts = {s.buffer.name for stage in stages if isinstance(stage, Sort) for s in stage_stores(stage)}
+        local = _Local({self.buffers[r].name: r for r in group.roots}, inside, rank, sorts)
+        stages = list(map(local.stage, stages))
+        shared = self.shared_axes(group.roots[0], rank)
         written = tuple(self.buffers[r] for r in group.roots if r not in inside)
         loads = [x for s in stages for x in walk(*stage_values(s)) if isinstance(x, Load)]
         read = {x.buffer.name: x.buffer for x in loads if x.buffer.space == "global" and x.buffer not in written}
-        return Kernel(f"k{self.groups.index(group)}", shared, tuple(stages), tuple(read.values()), written, tuple(rows),
+        return Kernel(f"k{self.groups.index(group)}", shared, tuple(stages), tuple(read.values()), written, tuple(local.rows.values()),
                       serial=any(map(is_serial, group.roots)), ops=tuple(_ops_of(group.roots, self.buffers)))
 
     def is_internal(self, group: Group, root: Node) -> bool:
@@ -249,10 +250,14 @@ def _of_one_op(*roots: Node) -> bool:
 
 def _shared_shape(root: Node, rank: int) -> Shape | None:
     own = fixed_rank(root)
-    kept = kept_axes(root)
+    kept = proper(kept_axes(root))
     if (own is not None and own != rank) or len(kept) < rank:
         return None
     return kept[:rank]
+
+
+def _at_point(root: Node, index: tuple, shared: tuple) -> bool:
+    return parted(root, index, len(shared))[0] == point_of(root, shared)
 
 
 def _reaches(start: Group, goal: Group) -> bool:
@@ -288,45 +293,43 @@ def _ops_of(roots: list[Node], buffers: dict[Node, Buffer]) -> list[str]:
 
 # --- values that stay inside a kernel
 
-def _localise(stages: list[Stage | Sort], owned: dict[Buffer, tuple[Shape, bool]],
-              rank: int) -> tuple[list[Stage | Sort], list[Buffer]]:
-    """Single values per point become results of their stage; rows that nobody else reads become row buffers."""
-    rows: dict[str, Buffer] = {}
-    lets: dict[str, Stage] = {}
-    rewritten: list[Stage | Sort] = []
-    sorts = {s.buffer for stage in stages if isinstance(stage, Sort) for s in stage_stores(stage)}
-    for buffer, (inner, inside) in owned.items():
-        if inside and (buffer in sorts or any(d != 1 for d in inner)):
-            rows[buffer.name] = Buffer(buffer.name, replace(buffer.type, shape=inner), space="row")
-    for stage in stages:
-        stage = Rebuilder(lambda s: _local_load(s, rows, lets, rank)).stage(stage)
-        if isinstance(stage, Sort):
-            rewritten.append(_local_sort(stage, rows, rank))
-            continue
-        store = stage.store
-        if store is not None and store.buffer in owned:
-            inner, inside = owned[store.buffer]
-            if not stage.axes and not stage.combine and all(d == 1 for d in inner) and not store.update:
-                lets[store.buffer.name] = stage
-                stage = replace(stage, store=None) if inside else stage
-            elif store.buffer.name in rows:
-                stage = replace(stage, store=Store(rows[store.buffer.name], store.index[rank:], store.update, store.guard))
-        rewritten.append(stage)
-    return rewritten, list(rows.values())
+class _Local(Rebuilder):
+    """Keeps inside a kernel what nobody else reads: single values per point become results of their stage, rows become
+    row buffers. `owned` are the roots by their buffers' names, `inside` those that need no memory."""
 
+    def __init__(self, owned: dict[str, Node], inside: set[Node], rank: int, sorts: set[str]):
+        super().__init__(scalar=self.load)
+        self.owned, self.inside, self.rank = owned, inside, rank
+        self.lets: dict[str, Stage] = {}
+        self.rows = {name: Buffer(name, root.type.with_shape(self.inner(name)), space="row")
+                     for name, root in owned.items()
+                     if root in inside and (name in sorts or any(d != 1 for d in self.inner(name)))}
 
-def _local_sort(stage: Sort, rows: dict[str, Buffer], rank: int) -> Sort:
-    def local(store: Store | None) -> Store | None:
-        row = None if store is None else rows.get(store.buffer.name)
-        return store if row is None else replace(store, buffer=row, index=store.index[rank:])
-    return replace(stage, values=local(stage.values), positions=local(stage.positions))
+    def inner(self, name: str) -> Shape:
+        return parted(self.owned[name], self.owned[name].shape, self.rank)[1]
 
+    def in_row(self, access: Load | Store) -> Load | Store:
+        name = access.buffer.name
+        row = self.rows.get(name)
+        return access if row is None else replace(
+            access, buffer=row, index=parted(self.owned[name], access.index, self.rank)[1])
 
-def _local_load(scalar: Scalar, rows: dict[str, Buffer], lets: dict[str, Stage], rank: int) -> Scalar:
-    if not isinstance(scalar, Load):
-        return scalar
-    if scalar.buffer.name in lets:
-        return Result(lets[scalar.buffer.name].name, scalar.dtype)
-    if scalar.buffer.name in rows:
-        return Load(rows[scalar.buffer.name], scalar.index[rank:])
-    return scalar
+    def load(self, scalar: Scalar) -> Scalar:
+        if not isinstance(scalar, Load):
+            return scalar
+        let = self.lets.get(scalar.buffer.name)
+        return self.in_row(scalar) if let is None else Result(let.name, scalar.dtype)
+
+    def store(self, store: Store | None) -> Store | None:
+        made = super().store(store)
+        return None if made is None else self.in_row(made)
+
+    def stage(self, stage: Stage | Sort) -> Stage | Sort:
+        made = super().stage(stage)
+        if isinstance(made, Sort) or made.store is None or made.axes or made.combine or made.store.update:
+            return made
+        name = made.store.buffer.name
+        if name not in self.owned or any(d != 1 for d in self.inner(name)):
+            return made
+        self.lets[name] = made
+        return replace(made, store=None) if self.owned[name] in self.inside else made

@@ -24,47 +24,72 @@ WINDOW = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 UPDATE = {"none": "", "add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 
 
+def row_axis(root: Node) -> int | None:
+    """The axis of a scan or sort, which one point of the shared axes has whole."""
+    op = root.operands[0] if root.op.name == "item" else root
+    whole = op.op.has("scan") or op.op.name in ("sort", "argsort", "top_k")
+    return op.attributes.axis if whole else None
+
+
 def kept_axes(root: Node) -> Shape:
     """The axes of a root that can be shared: one point of them owns one piece of its buffer."""
-    op = root.op.name
-    if op in ("cumsum", "cumprod", "cummax", "cummin"):
-        return _without(root.shape, root.attributes.axis)
-    if op == "item" and root.operands[0].op.name == "top_k":
-        return _without(root.shape, root.operands[0].attributes.axis)
-    if op in ("sort", "argsort"):
-        return _without(root.shape, root.attributes.axis)
-    return root.shape
+    return _without(root.shape, row_axis(root))
+
+
+def _without(index: tuple, axis: int | None) -> tuple:
+    return index if axis is None else (*index[:axis], *index[axis + 1:])
+
+
+def parted(root: Node, index: tuple, rank: int) -> tuple[tuple, tuple]:
+    """An index (or shape) of a root's buffer: its entries for the first `rank` shared loops, and the rest."""
+    axis = row_axis(root)
+    kept, count = _without(index, axis), lead(root, rank)
+    return kept[:count], kept[count:] if axis is None else (*kept[count:], index[axis])
 
 
 def fixed_rank(root: Node) -> int | None:
-    """How many axes must be shared; None when any prefix will do (maps)."""
+    """How many axes must be shared, those of size 1 not counted; None when any prefix will do (maps)."""
     op = root.op.name
     if op == "concat":
-        return root.attributes.axis
+        return len(proper(root.shape[:root.attributes.axis]))
     if op in ("scatter_along", "scatter_nd"):
         return 0
     if has_index_map(root) or op in ("input", "constant"):
         return None
-    return len(kept_axes(root))
+    return len(proper(kept_axes(root)))
+
+
+def proper(shape: Shape) -> Shape:
+    """The axes that are loops: those of size 1 are not."""
+    return tuple(d for d in shape if d != 1)
+
+
+def lead(root: Node, rank: int) -> int:
+    """How many of a root's kept axes its first `rank` loops stand for."""
+    if root.op.name == "concat":
+        return root.attributes.axis
+    kept = kept_axes(root)
+    if fixed_rank(root) is not None:
+        return len(kept) if rank else 0
+    counts = [len(proper(kept[:k])) for k in range(len(kept) + 1)]
+    return counts.index(rank)
 
 
 def is_serial(root: Node) -> bool:
     return root.op.name in ("scatter_along", "scatter_nd")
 
 
-def _without(shape: Shape, axis: int) -> Shape:
-    return shape[:axis] + shape[axis + 1:]
-
-
 @dataclass
 class Writer:
-    """Writes the stages of a group's roots; `shared` are the index values of the shared axes."""
+    """Writes the stages of a group's roots; `shared` are the index values of the shared axes. `point` is where they
+    stand among the axes of the root being written, those of size 1 included."""
 
     scalars: Scalars
     shared: Point
     stages: list[Stage | Sort] = field(default_factory=list)
     axes_made: int = 0
     sorts: dict[Node, int] = field(default_factory=dict)   # top_k -> the stage that has its results
+    point: Point = ()
 
     def axis(self, extent: Dim, made: list[Axis]) -> Dim:
         """A new axis of the stage being written, and its index; none for a single point."""
@@ -91,13 +116,20 @@ class Writer:
         writer = _WRITERS.get(root.op.name)
         if writer is None and not has_index_map(root) and root.op.name not in ("input", "constant"):
             raise UnsupportedOp(f"{root.op.name} has no native form; run it with strategy='library'")
+        self.point = point_of(root, self.shared)
         (writer or _map)(self, root)
+
+
+def point_of(root: Node, shared: Point) -> Point:
+    """The index of the root's leading axes at a point of the shared axes."""
+    values = iter(shared)
+    return tuple(0 if d == 1 else next(values) for d in kept_axes(root)[:lead(root, len(shared))])
 
 
 def _map(w: Writer, root: Node) -> None:
     axes: list[Axis] = []
-    rest = [w.axis(d, axes) for d in root.shape[len(w.shared):]]
-    index = (*w.shared, *rest)
+    rest = [w.axis(d, axes) for d in root.shape[len(w.point):]]
+    index = (*w.point, *rest)
     stored = root.op.name in ("input", "constant")
     value = w.scalars.at(root, index) if stored else w.scalars.meaning(root, index)
     w.put(root, value, index, axes)
@@ -108,14 +140,14 @@ def _reduce(w: Writer, root: Node) -> None:
     a = root.attributes
     reduced = (a.axis,) if hasattr(a, "axis") else a.axes
     axes: list[Axis] = []
-    kept = iter(w.shared)
+    kept = iter(w.point)
     index = tuple(w.axis(d, axes) if k in reduced else next(kept) for k, d in enumerate(x.shape))
     value = w.scalars.at(x, index)
     combine = COMBINE[root.op.name]
     dtype = INT64 if combine.startswith("arg") else x.dtype.accumulator
     value = value if combine.startswith("arg") else cast_to(value, dtype)
     name = w.stage(axes, value, dtype, combine=combine)
-    w.put(root, Result(name, dtype), w.shared, [])
+    w.put(root, Result(name, dtype), w.point, [])
 
 
 def _dot(w: Writer, root: Node) -> None:
@@ -123,8 +155,8 @@ def _dot(w: Writer, root: Node) -> None:
     a = root.attributes
     axes: list[Axis] = []
     inner = {k: w.axis(lhs.shape[k], axes) for k in a.lhs_contract}
-    batch = w.shared[:len(a.lhs_batch)]
-    free = iter(w.shared[len(a.lhs_batch):])
+    batch = w.point[:len(a.lhs_batch)]
+    free = iter(w.point[len(a.lhs_batch):])
     at_batch = dict(zip(a.lhs_batch, batch))
     left = tuple(inner[k] if k in inner else at_batch[k] if k in at_batch else next(free) for k in range(lhs.ndim))
     at_batch, inner = dict(zip(a.rhs_batch, batch)), dict(zip(a.rhs_contract, (inner[k] for k in a.lhs_contract)))
@@ -132,7 +164,7 @@ def _dot(w: Writer, root: Node) -> None:
     value = _contract(w, root, axes, left, right)
     if a.alpha != 1:
         value = apply("mul", value, Const(a.alpha, value.dtype))
-    w.put(root, value, w.shared, [])
+    w.put(root, value, w.point, [])
 
 
 def _contract(w: Writer, root: Node, axes: list[Axis], left: Point, right: Point) -> Scalar:
@@ -150,10 +182,10 @@ def _conv(w: Writer, root: Node) -> None:
     axes: list[Axis] = []
     channel = w.axis(per_group, axes)
     taps = [w.axis(d, axes) for d in kernel.shape[2:]]
-    n, o, *place = w.shared
+    n, o, *place = w.point
     first = o // out_per_group * per_group if a.groups > 1 else 0
     source = [p * s + t * d for p, s, t, d in zip(place, a.strides, taps, a.rhs_dilation)]
-    w.put(root, _contract(w, root, axes, (n, first + channel, *source), (o, channel, *taps)), w.shared, [])
+    w.put(root, _contract(w, root, axes, (n, first + channel, *source), (o, channel, *taps)), w.point, [])
 
 
 def _window(w: Writer, root: Node) -> None:
@@ -163,7 +195,7 @@ def _window(w: Writer, root: Node) -> None:
     taps = [w.axis(d, axes) for d in a.window]
     inside: list[Scalar] = []
     source: list[Dim] = []
-    for i, t, stride, gap, (low, _), size in zip(w.shared, taps, a.strides, a.dilation, a.padding, x.shape):
+    for i, t, stride, gap, (low, _), size in zip(w.point, taps, a.strides, a.dilation, a.padding, x.shape):
         at = i * stride + t * gap - low
         if not is_nonnegative(at):
             inside.append(apply("ge", Index(at), Const(0, INT64), dtype=BOOL))
@@ -176,7 +208,7 @@ def _window(w: Writer, root: Node) -> None:
     if inside:
         value = apply("select", both(inside), value, Const(identity(combine, dtype), dtype), dtype=dtype)
     name = w.stage(axes, value, dtype, combine=combine)
-    w.put(root, Result(name, dtype), w.shared, [])
+    w.put(root, Result(name, dtype), w.point, [])
 
 
 def identity(combine: str, dtype: DType) -> float | int | bool:
@@ -203,7 +235,7 @@ def _scan(w: Writer, root: Node) -> None:
     axes: list[Axis] = []
     step = w.axis(root.shape[a.axis], axes)
     i = root.shape[a.axis] - 1 - step if a.reverse else step
-    index = (*w.shared[:a.axis], i, *w.shared[a.axis:])
+    index = (*w.point[:a.axis], i, *w.point[a.axis:])
     dtype = root.dtype.accumulator
     w.stage(axes, cast_to(w.scalars.at(x, index), dtype), dtype, combine=COMBINE[root.op.name],
             store=Store(w.buffer(root), index), running="exclusive" if a.exclusive else "inclusive")
@@ -219,7 +251,7 @@ def _sort(w: Writer, root: Node) -> None:
     w.axes_made += known is None
 
     def at(i: Dim) -> Point:
-        return (*w.shared[:a.axis], i, *w.shared[a.axis:])
+        return (*w.point[:a.axis], i, *w.point[a.axis:])
 
     descending = a.largest if node.op.name == "top_k" else a.descending
     store = Store(w.buffer(root), at(axis.symbol))
@@ -241,8 +273,8 @@ def _concat(w: Writer, root: Node) -> None:
             continue
         axes: list[Axis] = []
         rest = [w.axis(d, axes) for d in operand.shape[axis:]]
-        value = w.scalars.at(operand, (*w.shared, *rest))
-        w.put(root, value, (*w.shared, rest[0] + start, *rest[1:]), axes)
+        value = w.scalars.at(operand, (*w.point, *rest))
+        w.put(root, value, (*w.point, rest[0] + start, *rest[1:]), axes)
         start = start + operand.shape[axis]
 
 

@@ -23,8 +23,28 @@ def _prepared(node: Node, operands: tuple[Node, ...]) -> Node:
         dropped = make_node(node.op, operands, replace(node.attributes, keepdims=False))
         return get_op("reshape")(dropped, shape=node.shape)
     if node.op.name == "conv":
-        return _padded_conv(node)
+        return _squeezed_conv(node)
     return node
+
+
+def _squeezed_conv(node: Node) -> Node:
+    """Without the spatial axes along which nothing slides: one position, one tap."""
+    node = _padded_conv(node)
+    if node.op.name != "conv":
+        return node
+    x, kernel = node.operands
+    flat = [k for k, (d, t) in enumerate(zip(x.shape[2:], kernel.shape[2:])) if d == t == 1]
+    if not flat or len(flat) == x.ndim - 2:
+        return node
+
+    def kept(values: tuple, skip: int = 0) -> tuple:
+        return values[:skip] + tuple(v for k, v in enumerate(values[skip:]) if k not in flat)
+
+    a = node.attributes
+    attributes = replace(a, **{f: kept(getattr(a, f)) for f in ("strides", "padding", "lhs_dilation", "rhs_dilation")})
+    reshape = get_op("reshape")
+    thin = make_node(node.op, (reshape(x, shape=kept(x.shape, 2)), reshape(kernel, shape=kept(kernel.shape, 2))), attributes)
+    return reshape(thin, shape=node.shape)
 
 
 def _padded_conv(node: Node) -> Node:
