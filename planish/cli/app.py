@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planish.cli.console import progress, show, show_json
+from planish.cli.faults import UsageError
 from planish.cli.request import Request, model_command
 
 if TYPE_CHECKING:
@@ -132,7 +133,11 @@ def inspect(request: Request, stage: StageOption = Stage.optimized) -> None:
     graph is what was captured, optimized what the passes made of it, loops the scheduled kernels, program
     their order and memory, llvm and asm the code.
     """
-    text = request.compile().text(stage.value)
+    compiled = request.compile()
+    if stage.value not in compiled.texts():
+        raise UsageError(f"--stage {stage.value}: the {request.strategy.value} strategy has only "
+                         f"{', '.join(compiled.texts())}")
+    text = compiled.text(stage.value)
     if request.as_json:
         show_json({"stage": stage.value, "text": text})
     else:

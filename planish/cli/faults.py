@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from planish import knobs
 from planish.errors import PlanishError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -30,6 +31,7 @@ def run(arguments: Sequence[str]) -> int:
     warnings.showwarning = _show_warning
     command = typer.main.get_command(app)
     try:
+        check_knobs()
         code = command(args=list(arguments), prog_name="planish", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
@@ -46,6 +48,15 @@ def run(arguments: Sequence[str]) -> int:
         return code
 
 
+def check_knobs() -> None:
+    """Raises UsageError for an environment variable of ours that can't be read."""
+    try:
+        for name in knobs.KNOBS:
+            knobs.value(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
 def told(error: Exception) -> tuple[str, int]:
     """What is said of an error, and the exit code."""
     if isinstance(error, CommandLineError):
@@ -54,7 +65,7 @@ def told(error: Exception) -> tuple[str, int]:
         return str(error), USAGE
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}", FAILED
-    if isinstance(error, (PlanishError, OSError, ValueError)):
+    if isinstance(error, (PlanishError, OSError)):
         return str(error), FAILED
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}", FAILED
