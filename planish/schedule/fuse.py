@@ -32,7 +32,7 @@ from planish.schedule.nests import Writer, fixed_rank, is_serial, kept_axes, par
 from planish.schedule.rebuild import Rebuilder
 from planish.schedule.roots import choose_roots, has_memory
 from planish.schedule.scalars import Scalars, hinted
-from planish.types import Shape
+from planish.types import Shape, is_static
 
 ROW_BYTES = 128 << 10   # scratch of one thread for one point of the shared axes
 SMALL_WORK = 16 << 10   # elements below which losing parallelism does not matter
@@ -225,7 +225,7 @@ class _Fusion:
         rank = self.own_rank(group)
         stages, views = self.build(group.roots, rank)
         self.views.update(views)
-        inside = {r for r in group.roots if self.is_internal(group, r)}
+        inside = {r for r in group.roots if self.is_internal(group, r, rank)}
         sorts = {s.buffer.name for stage in stages if isinstance(stage, Sort) for s in stage_stores(stage)}
         local = _Local({self.buffers[r].name: r for r in group.roots}, inside, rank, sorts)
         stages = list(map(local.stage, stages))
@@ -236,9 +236,9 @@ class _Fusion:
         return Kernel(f"k{self.groups.index(group)}", shared, tuple(stages), tuple(read.values()), written, tuple(local.rows.values()),
                       serial=any(map(is_serial, group.roots)), ops=tuple(_ops_of(group.roots, self.buffers)))
 
-    def is_internal(self, group: Group, root: Node) -> bool:
-        """Read by its own group only."""
-        if root in self.graph.roots:
+    def is_internal(self, group: Group, root: Node, rank: int) -> bool:
+        """Read by its own group only, and of a size known now: a stack has no room for others."""
+        if root in self.graph.roots or not all(map(is_static, parted(root, root.shape, rank)[1])):
             return False
         return all(root not in other.reads for other in self.groups if other is not group)
 
