@@ -103,6 +103,11 @@ class NativeCompiled(Compiled):
         """Whether the program's outputs are the graph's, in order."""
         return [w for w in self.built.outputs] == [("program", k) for k in range(len(self.built.outputs))]
 
+    def direct_call(self, missed: Callable[..., Any]) -> Callable[..., Any] | None:
+        """A builtin that takes plain arrays and returns the one output, and leaves any other call to `missed`; None
+        when the graph's output is not simply the program's."""
+        return self.program.door(missed) if self.is_direct else None
+
     def __call__(self, *arrays: Any) -> tuple[np.ndarray, ...]:
         results = self.program.call(*arrays)
         if self.is_direct:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from planish.codegen.llvm.builder import Builder, Loop, Module, Value
 from planish.runtime.pool import WORDS
 from planish.runtime.tables import (
+    ANSWERS,
     LARGE,
     MAX_DIMS,
     NORMALISE_FAILED,
@@ -434,6 +435,7 @@ def _write_entry(module: Module) -> None:
     direct.end()
     arrays = b.call("normalised", "ptr", [program, arguments, given, keywords])
     _return_if(b, _is(b, "eq", arrays, _NULL), _NULL)
+    _return_if(b, _has_flag(b, program, ANSWERS), arrays)
     items = b.value("ptr", f"alloca ptr, {wanted}, align 8")
     loop = b.loop(_ZERO, wanted, _ONE)
     b.store(b.call("PyTuple_GetItem", "ptr", [arrays, loop.index]), b.gep("ptr", items, loop.index), 8)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -44,9 +44,34 @@ class NativeProgram:
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         return self.call(*arrays, **named)
 
+    def door(self, missed: Callable[..., Any]) -> Callable[..., Any] | None:
+        """A builtin for the hot path of a caller that handles other cases itself: plain arrays of the program's
+        signature give its one output; any other call is `missed(*args, **kwargs)`. None where the program can't
+        be entered directly."""
+        runtime = native.runtime()
+        if runtime.why_not_direct or len(self.spec.outputs) != 1:
+            return None
+        door = _Door(self._core, missed)
+        return runtime.builtin(door.table, door)
+
     def call_ctypes(self, *arrays: Any, **named: Any) -> Any:
         """The same by ctypes, outputs and scratch memory from NumPy."""
         return self._core.call_ctypes(*arrays, **named)
+
+
+class _Door:
+    """A second entrance to a program: plain arrays in, the one output out; any other call goes to `missed`."""
+
+    def __init__(self, core: _Core, missed: Callable[..., Any]):
+        def elsewhere(names: tuple[str, ...], *values: Any) -> Any:
+            split = len(values) - len(names)
+            return missed(*values[:split], **dict(zip(names, values[split:], strict=True)))
+
+        self.core, self.elsewhere = core, elsewhere
+        self.table = tables.ProgramTable()
+        ctypes.pointer(self.table)[0] = core.table
+        self.table.flags |= tables.UNWRAP | tables.ANSWERS
+        self.table.normalise = id(elsewhere)
 
 
 class _Core:
