@@ -1,13 +1,15 @@
-"""The program IR: kernels launched in order, and where every buffer lives.
+"""The program IR: kernels launched in order, control flow around them, and where every buffer lives.
 
-A program runs its steps in order. Launches without a barrier between them may run at the same time. Buffers
-are inputs and outputs of the call, constants, or pieces of one arena of bytes that values take turns in.
-Sizes and offsets may depend on symbols, which the shapes of the inputs bind.
+A program runs its steps in order. Launches without a barrier between them may run at the same time; a check, a
+choice or a loop waits for all before it, and what follows waits for it. Buffers are inputs and outputs of the call,
+constants, pieces of one arena of bytes that values take turns in, or slices: a loop's view of one piece of another
+buffer. Sizes and offsets may depend on symbols, which the shapes of the inputs bind; the offset of a slice also on
+the counters of loops.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -15,17 +17,19 @@ import numpy as np
 from planish.schedule.kernel import Buffer, Kernel
 from planish.types import Dim, Symbol
 
-Kind = Literal["input", "output", "constant", "arena"]
+Kind = Literal["input", "output", "constant", "arena", "slice"]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a buffer lives: input, output or constant `position`, or at `offset` bytes of the arena."""
+    """Where a buffer lives: input, output or constant `position`, or at `offset` bytes of the arena or, for a slice,
+    of the buffer `base`."""
 
     buffer: Buffer
     kind: Kind
     position: int = 0
     offset: Dim = 0
+    base: str = ""
 
     @property
     def name(self) -> str:
@@ -76,7 +80,86 @@ class CheckStep:
         return ()
 
 
-Step = Launch | CheckStep
+@dataclass(frozen=True, eq=False)
+class If:
+    """Run one of two sequences of steps, as the bool scalar in `predicate` says."""
+
+    predicate: str
+    then: tuple[Step, ...]
+    otherwise: tuple[Step, ...]
+
+    @property
+    def regions(self) -> tuple[tuple[Step, ...], ...]:
+        return self.then, self.otherwise
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.predicate,)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return ()
+
+    def with_regions(self, change: Callable[[tuple[Step, ...]], tuple[Step, ...]]) -> If:
+        return replace(self, then=change(self.then), otherwise=change(self.otherwise))
+
+
+@dataclass(frozen=True, eq=False)
+class While:
+    """Run `condition`, and while it leaves true in the bool scalar `predicate`, `body` and `condition` again. A check
+    that fails inside ends it."""
+
+    condition: tuple[Step, ...]
+    predicate: str
+    body: tuple[Step, ...]
+
+    @property
+    def regions(self) -> tuple[tuple[Step, ...], ...]:
+        return self.condition, self.body
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.predicate,)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return ()
+
+    def with_regions(self, change: Callable[[tuple[Step, ...]], tuple[Step, ...]]) -> While:
+        return replace(self, condition=change(self.condition), body=change(self.body))
+
+
+@dataclass(frozen=True, eq=False)
+class For:
+    """Run `body` once for each value of `counter` from 0 up to `length`, or down to 0 from the end if `reverse`. A
+    check that fails inside ends it."""
+
+    counter: Symbol
+    length: Dim
+    body: tuple[Step, ...]
+    reverse: bool = False
+
+    reads = writes = ()
+
+    @property
+    def regions(self) -> tuple[tuple[Step, ...], ...]:
+        return (self.body,)
+
+    def with_regions(self, change: Callable[[tuple[Step, ...]], tuple[Step, ...]]) -> For:
+        return replace(self, body=change(self.body))
+
+
+Control = If | While | For
+Step = Launch | CheckStep | Control
+CONTROL = (If, While, For)
+
+
+def every_step(steps: Iterable[Step]) -> Iterator[Step]:
+    """The steps and, before each that has them, those inside it."""
+    for step in steps:
+        if isinstance(step, CONTROL):
+            yield from (s for region in step.regions for s in every_step(region))
+        yield step
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,25 +182,85 @@ class Program:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """The distinct kernels, in order of their first launch."""
-        return tuple({id(s.kernel): s.kernel for s in self.steps if isinstance(s, Launch)}.values())
+        return tuple({id(s.kernel): s.kernel for s in every_step(self.steps) if isinstance(s, Launch)}.values())
+
+    @property
+    def counters(self) -> tuple[Symbol, ...]:
+        return tuple(s.counter for s in every_step(self.steps) if isinstance(s, For))
+
+    @property
+    def slices(self) -> dict[str, str]:
+        """slice -> the buffer it is a piece of."""
+        return {p.name: p.base for p in self.buffers if p.kind == "slice"}
 
 
-def phases(program: Program) -> Iterator[tuple[int, Step]]:
-    """Each step with its phase; no barrier stands inside a phase. A check waits for all before it."""
-    phase = 0
-    for step in program.steps:
-        if isinstance(step, CheckStep):
-            phase += 1
-        yield phase, step
-        phase += isinstance(step, CheckStep) or step.barrier
+class Timeline:
+    """Steps and the phases they run in; no barrier stands inside a phase. Phases are numbered as written, not as run:
+    a loop is one span of them. A choice and a loop decide in a phase of their own, after a `while`'s condition."""
+
+    def __init__(self, steps: Sequence[Step]):
+        self.entries: list[tuple[int, Step]] = []
+        self.loops: list[tuple[int, int]] = []
+        self.end = self._add(steps, 0)
+        self.phase_of = {id(step): phase for phase, step in self.entries}
+
+    def _add(self, steps: Sequence[Step], phase: int) -> int:
+        """Enter steps from `phase` on; the first phase after them."""
+        used = False  # by launches that nothing separates from what follows
+        for step in steps:
+            if isinstance(step, Launch):
+                self.entries.append((phase, step))
+                used = not step.barrier
+                phase += step.barrier
+            else:
+                phase = self._separate(step, phase + used)
+                used = False
+        return phase + used
+
+    def _separate(self, step: Step, phase: int) -> int:
+        """Enter a step that waits for all before it."""
+        start = phase
+        if isinstance(step, While):
+            phase = self._add(step.condition, phase)
+        self.entries.append((phase, step))
+        phase += 1
+        rest = () if isinstance(step, CheckStep) else (step.body,) if isinstance(step, While) else step.regions
+        for region in rest:
+            phase = self._add(region, phase)
+        if isinstance(step, (While, For)):
+            self.loops.append((start, phase - 1))
+        return phase
+
+    def live_ranges(self, slices: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+        """buffer -> the first and last phase that touches it. What is used both inside and outside of a loop lives
+        from its first phase to its last; a slice counts as the buffer that it is a piece of."""
+        found: dict[str, tuple[int, int]] = {}
+        for phase, step in self.entries:
+            for name in (*step.reads, *step.writes):
+                name = base_of(name, slices)
+                found[name] = (found.get(name, (phase, phase))[0], phase)
+        for start, stop in self.loops:  # inner ones first
+            for name, (first, last) in found.items():
+                meets = first <= stop and start <= last
+                if meets and not (start <= first and last <= stop):
+                    found[name] = (min(first, start), max(last, stop))
+        return found
+
+
+def base_of(name: str, slices: Mapping[str, str]) -> str:
+    """The buffer in whose memory a buffer lies."""
+    while name in slices:
+        name = slices[name]
+    return name
+
+
+def phases(program: Program) -> list[tuple[int, Step]]:
+    """Each step, those inside loops and choices too, with its phase."""
+    return Timeline(program.steps).entries
 
 
 def live_ranges(program: Program) -> dict[str, tuple[int, int]]:
     """buffer name -> the first and last phase that touches it; the outputs live on after the last phase."""
-    found: dict[str, tuple[int, int]] = {}
-    phase = 0
-    for phase, step in phases(program):
-        for name in (*step.reads, *step.writes):
-            found[name] = (found.get(name, (phase, phase))[0], phase)
-    end = phase + 1
-    return {n: (first, end if n in program.outputs else last) for n, (first, last) in found.items()}
+    timeline = Timeline(program.steps)
+    found = timeline.live_ranges(program.slices)
+    return {n: (first, timeline.end if n in program.outputs else last) for n, (first, last) in found.items()}

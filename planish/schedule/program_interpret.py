@@ -17,7 +17,7 @@ from planish.ops.record import get_op
 from planish.schedule.interpret import poisoned, run_kernel
 from planish.schedule.kernel import Buffer
 from planish.schedule.points import dim_values
-from planish.schedule.program import CheckStep, Launch, Place, Program, live_ranges, phases
+from planish.schedule.program import CheckStep, For, If, Launch, Place, Program, Step, Timeline, live_ranges
 from planish.types import UINT8, Dim, dtype_of
 
 
@@ -33,7 +33,9 @@ class _Machine:
         self.places = program.places
         self.sizes = _bind(program, inputs)
         self.arena = poisoned(UINT8, (self.size(program.arena_bytes),))
-        self.memory = {p.name: self.bytes_of(p, inputs) for p in program.buffers}
+        self.memory = {p.name: self.bytes_of(p, inputs) for p in program.buffers if p.kind != "slice"}
+        self.timeline = Timeline(program.steps)
+        self.live = live_ranges(program)
 
     def size(self, dim: Dim) -> int:
         return int(dim_values(dim, self.sizes))
@@ -48,22 +50,53 @@ class _Machine:
         order = place.buffer.order or tuple(range(array.ndim))
         return np.array(array.transpose(order), order="C").reshape(-1).view(np.uint8)
 
+    def bytes_at(self, name: str) -> np.ndarray:
+        """The memory of a buffer; of a slice, as the counters stand."""
+        place = self.places[name]
+        if place.kind != "slice":
+            return self.memory[name]
+        start = self.size(place.offset)
+        return self.bytes_at(place.base)[start:start + self.size(place.bytes)]
+
     def view(self, name: str, buffer: Buffer) -> np.ndarray:
         """The memory of the buffer `name` as `buffer` looks at it."""
         order = buffer.order or tuple(range(len(buffer.shape)))
         shape = [self.size(d) for d in buffer.shape]
-        array = self.memory[name].view(buffer.dtype.numpy).reshape([shape[a] for a in order])
+        array = self.bytes_at(name).view(buffer.dtype.numpy).reshape([shape[a] for a in order])
         return array.transpose(np.argsort(order).tolist())
 
     def run(self) -> tuple[np.ndarray, ...]:
-        live = live_ranges(self.program)
-        for phase, group in groupby(phases(self.program), key=lambda item: item[0]):
-            steps = [step for _, step in group]
-            for step in reversed(steps) if self.harsh else steps:
-                self.check(step) if isinstance(step, CheckStep) else self.launch(step)
-            if self.harsh:
-                self.forget(phase, live)
+        self.steps(self.program.steps)
         return tuple(self.view(name, self.places[name].buffer).copy() for name in self.program.outputs)
+
+    def steps(self, steps: Sequence[Step]) -> None:
+        for phase, group in groupby(steps, key=lambda step: self.timeline.phase_of[id(step)]):
+            together = list(group)
+            for step in reversed(together) if self.harsh else together:
+                self.step(step)
+            if self.harsh:
+                self.forget(phase)
+
+    def step(self, step: Step) -> None:
+        if isinstance(step, Launch):
+            self.launch(step)
+        elif isinstance(step, CheckStep):
+            self.check(step)
+        elif isinstance(step, If):
+            self.steps(step.then if self.holds(step.predicate) else step.otherwise)
+        elif isinstance(step, For):
+            length = self.size(step.length)
+            for i in reversed(range(length)) if step.reverse else range(length):
+                self.sizes[step.counter.name] = i
+                self.steps(step.body)
+        else:
+            self.steps(step.condition)
+            while self.holds(step.predicate):
+                self.steps(step.body)
+                self.steps(step.condition)
+
+    def holds(self, predicate: str) -> bool:
+        return bool(self.bytes_at(predicate).view(bool)[0])
 
     def launch(self, step: Launch) -> None:
         arguments = zip(step.kernel.arguments, step.arguments, strict=True)
@@ -73,14 +106,16 @@ class _Machine:
     def check(self, step: CheckStep) -> None:
         check = get_op("check")
         attributes = check.make_attributes({"error": step.error, "message": step.message})
-        check.evaluate(attributes, self.memory[step.buffer].view(bool)[0])
+        check.evaluate(attributes, self.bytes_at(step.buffer).view(bool)[0])
 
-    def forget(self, phase: int, live: dict[str, tuple[int, int]]) -> None:
-        """Spoil the memory of values after their last use, but where one written in their place lives on."""
-        arena = {name: span for name, span in live.items() if self.places[name].kind == "arena"}
+    def forget(self, phase: int) -> None:
+        """Spoil the memory of values after their last use, but where one written in their place lives on. What came
+        into a loop from before it is needed in the next round."""
+        arena = {name: span for name, span in self.live.items() if self.places[name].kind == "arena"}
+        around = [start for start, stop in self.timeline.loops if start <= phase <= stop]
         kept = {self.places[name].offset for name, (first, last) in arena.items() if first == phase < last}
-        for name, (_, last) in arena.items():
-            if last == phase and self.places[name].offset not in kept:
+        for name, (first, last) in arena.items():
+            if last == phase and first >= max(around, default=0) and self.places[name].offset not in kept:
                 self.memory[name][:] = 0xFF
 
 

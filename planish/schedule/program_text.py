@@ -10,26 +10,50 @@
       k0(x, w) -> (t) no barrier
       check ok 1 IndexError 'index out of range'
       k1(t) -> (y)
+      if p {
+        k2(y) -> (z)
+      } else {
+        k3(y) -> (z)
+      }
+      while p {
+        k4(z) -> (p)
+      } do {
+        k5(z) -> (z)
+      }
+      for i in N reversed {
+        k6(x_i) -> (y_i)
+      }
     }
     kernel k0(...) -> (...) {
       ...
     }
 
-A launch is followed by a barrier unless it says no. Constants of up to 16 elements are written out; larger
+`x_i: f32[4] = slice x 16*i` is a piece of `x`. A launch is followed by a barrier unless it says no. Constants of up to 16 elements are written out; larger
 ones as `@c0`, kept in `program_constants`. The kernels follow in the form of `schedule/text.py`.
 """
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from planish.errors import ParseError
 from planish.schedule.expression import Scope
 from planish.schedule.kernel import Kernel
-from planish.schedule.program import CheckStep, Launch, Place, Program, Step
+from planish.schedule.program import (
+    CONTROL,
+    CheckStep,
+    Control,
+    For,
+    If,
+    Launch,
+    Place,
+    Program,
+    Step,
+    While,
+)
 from planish.schedule.text import (
     code_lines,
     matched,
@@ -41,7 +65,7 @@ from planish.schedule.text import (
     print_ranges,
     split_commas,
 )
-from planish.types import Dim, Symbol, evaluate_dim, symbols_of
+from planish.types import Dim, Symbol, evaluate_dim, symbol, symbols_of
 
 INLINE = 16  # constants up to this many elements are written out
 
@@ -60,7 +84,7 @@ def print_steps(program: Program, *, mark: Step | Place | None = None) -> str:
     lines = [f"program {program.name}({inputs}) -> ({outputs}){ranges} {{"]
     lines += [_marked(_place(program, p), p is mark) for p in program.buffers]
     lines.append(f"  arena {program.arena_bytes}")
-    lines += [_marked(_step(s), s is mark) for s in program.steps]
+    lines += [_marked(line, marked) for line, marked in _steps(program.steps, mark)]
     return "\n".join([*lines, "}"])
 
 
@@ -73,7 +97,29 @@ def _marked(line: str, is_mark: bool) -> str:
     return ("->" if is_mark else "  ") + line
 
 
+def _steps(steps: Sequence[Step], mark: Step | Place | None) -> Iterator[tuple[str, bool]]:
+    """The lines of steps, and which is marked."""
+    for step in steps:
+        if not isinstance(step, CONTROL):
+            yield _step(step), step is mark
+            continue
+        for head, region in zip(_heads(step), step.regions, strict=True):
+            yield head, step is mark and region is step.regions[0]
+            yield from (("  " + line, marked) for line, marked in _steps(region, mark))
+        yield "}", False
+
+
+def _heads(step: Control) -> tuple[str, ...]:
+    if isinstance(step, If):
+        return f"if {step.predicate} {{", "} else {"
+    if isinstance(step, While):
+        return f"while {step.predicate} {{", "} do {"
+    return (f"for {step.counter} in {step.length}{' reversed' * step.reverse} {{",)
+
+
 def _place(program: Program, place: Place) -> str:
+    if place.kind == "slice":
+        return f"{print_buffer(place.buffer)} = slice {place.base} {place.offset}"
     where = place.offset if place.kind == "arena" else place.position
     line = f"{print_buffer(place.buffer)} = {place.kind} {where}"
     if place.kind != "constant" or place.position >= len(program.constants):
@@ -99,6 +145,9 @@ def _step(step: Step) -> str:
 
 _HEAD = re.compile(r"program (\w+)\((.*?)\) -> \((.*?)\)(?: where (.*))? \{$")
 _PLACE = re.compile(r"(.*?) = (input|output|constant|arena) (.*?)(?: (\[.*\]|@c\d+))?$")
+_SLICE = re.compile(r"(.*?) = slice (\w+) (.*)$")
+_FOR = re.compile(r"for (\w+) in (.*?)( reversed)? \{$")
+_CHOICE = re.compile(r"(if|while) (\w+) \{$")
 _LAUNCH = re.compile(r"(\w+)\((.*)\) -> \((.*)\)( no barrier)?$")
 _CHECK = re.compile(r"check (\w+) (\d+) (\w+) (.*)$")
 
@@ -112,10 +161,9 @@ def parse_program(text: str, constants: Mapping[str, np.ndarray] | None = None) 
 
 class _Parser:
     def __init__(self, lines: list[str], kernels: Mapping[str, Kernel], constants: Mapping[str, np.ndarray]):
-        self.lines, self.kernels, self.given = lines, kernels, constants
+        self.lines, self.at, self.kernels, self.given = lines, 1, kernels, constants
         self.scope = Scope()
         self.buffers: list[Place] = []
-        self.steps: list[Step] = []
         self.constants: dict[int, np.ndarray] = {}
         self.arena: Dim = 0
 
@@ -125,26 +173,64 @@ class _Parser:
             raise ParseError(f"program {name} has no end")
         parse_ranges(ranges or "", self.scope)
         symbols = tuple(self.symbols())
-        for line in self.lines[1:-1]:
-            self.line(line)
+        self.counters()
+        steps = self.block()
+        if self.at < len(self.lines):
+            raise ParseError(f"{self.lines[self.at]!r} stands after the end of program {name}")
         constants = tuple(self.constants[i] for i in sorted(self.constants))
         return Program(name, tuple(split_commas(inputs)), tuple(split_commas(outputs)), tuple(self.buffers),
-                       tuple(self.steps), constants, symbols, self.arena)
+                       steps, constants, symbols, self.arena)
 
     def symbols(self) -> Iterator[Symbol]:
         for name, dim in self.scope.dims.items():
             yield symbols_of(dim)[name]
 
-    def line(self, line: str) -> None:
+    def counters(self) -> None:
+        """Declare the counters of loops: slices, which come first, use them."""
+        for line in self.lines:
+            if line.startswith("for "):
+                name, length, _ = matched(_FOR, line, "the head of a loop")
+                self.scope.dims[name] = symbol(name, 0, self.scope.dim(length) - 1)
+
+    def block(self, end: str = "}") -> tuple[Step, ...]:
+        """The steps up to a line `end`, which is taken too."""
+        steps: list[Step] = []
+        while self.at < len(self.lines):
+            line = self.lines[self.at]
+            self.at += 1
+            if line == end:
+                return tuple(steps)
+            steps += self.line(line)
+        raise ParseError(f"a block has no end {end!r}")
+
+    def line(self, line: str) -> tuple[Step, ...]:
+        """The step a line begins; a declaration is none."""
         if line.startswith("arena "):
             self.arena = self.scope.dim(line.removeprefix("arena "))
-        elif line.startswith("check "):
-            buffer, code, error, message = matched(_CHECK, line, "a check")
-            self.steps.append(CheckStep(buffer, int(code), error, ast.literal_eval(message)))
+        elif _SLICE.match(line):
+            declared, base, offset = matched(_SLICE, line, "a slice")
+            self.buffers.append(Place(parse_buffer(declared, self.scope), "slice", offset=self.scope.dim(offset), base=base))
         elif _PLACE.match(line):
             self.buffers.append(self.place(line))
         else:
-            self.steps.append(self.launch(line))
+            return (self.step(line),)
+        return ()
+
+    def step(self, line: str) -> Step:
+        if line.startswith("check "):
+            buffer, code, error, message = matched(_CHECK, line, "a check")
+            return CheckStep(buffer, int(code), error, ast.literal_eval(message))
+        if line.startswith("for "):
+            name, length, reverse = matched(_FOR, line, "the head of a loop")
+            counter = symbols_of(self.scope.dims[name])[name]
+            return For(counter, self.scope.dim(length), self.block(), bool(reverse))
+        choice = _CHOICE.match(line)
+        if choice is None:
+            return self.launch(line)
+        predicate = choice.group(2)
+        if choice.group(1) == "if":
+            return If(predicate, self.block("} else {"), self.block())
+        return While(self.block("} do {"), predicate, self.block())
 
     def launch(self, line: str) -> Launch:
         name, reads, writes, loose = matched(_LAUNCH, line, "a line of a program")

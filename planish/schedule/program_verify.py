@@ -5,15 +5,31 @@ around it. Where sizes are symbols, offsets are compared at the ends of their ra
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
+
+import numpy as np
 
 from planish.errors import VerificationError
 from planish.ops.check import error_class
 from planish.schedule.expression import spell_load
-from planish.schedule.kernel import Buffer, Kernel, Load, stage_stores, stage_values, walk
+from planish.schedule.kernel import Axis, Buffer, Kernel, Load, stage_stores, stage_values, walk
 from planish.schedule.points import corner_points, dim_values
-from planish.schedule.program import CheckStep, Launch, Place, Program, Step, live_ranges, phases
+from planish.schedule.program import (
+    CONTROL,
+    CheckStep,
+    For,
+    If,
+    Launch,
+    Place,
+    Program,
+    Step,
+    While,
+    base_of,
+    every_step,
+    live_ranges,
+    phases,
+)
 from planish.schedule.program_text import print_steps
 from planish.schedule.verify import CONTEXT, verify_kernel
 from planish.types import BOOL, dtype_of, symbols_of
@@ -60,13 +76,18 @@ def _head(program: Program) -> Iterator[tuple[Where, str]]:
         if (places[name].kind, places[name].position) != ("input", i):
             yield places[name], f"{name} is not in the place of input {i}"
     known = {s.name for s in program.symbols}
+    counters = [s.name for s in program.counters]
+    yield from ((None, f"{n} is the name of two things") for n in counters if n in known or counters.count(n) > 1)
     for place in program.buffers:
         yield from ((place, fault) for fault in _place(program, place, known))
+        if place.kind == "slice":
+            yield from ((place, fault) for fault in _slice(program, place))
 
 
 def _place(program: Program, place: Place, known: set[str]) -> Iterator[str]:
-    for dim in (*place.buffer.shape, place.offset):
-        yield from (f"{n} is not a symbol of the program" for n in symbols_of(dim) if n not in known)
+    counters = {s.name for s in program.counters} if place.kind == "slice" else set()
+    for dim, names in ((place.offset, known | counters), *((d, known) for d in place.buffer.shape)):
+        yield from (f"{n} is not a symbol of the program" for n in symbols_of(dim) if n not in names)
     if place.kind == "output" and program.outputs[place.position:place.position + 1] != (place.name,):
         yield f"{place.name} is not output {place.position}"
     if place.kind != "constant":
@@ -79,18 +100,42 @@ def _place(program: Program, place: Place, known: set[str]) -> Iterator[str]:
         yield f"the constant is {dtype_of(array)} of shape {array.shape}"
 
 
+def _slice(program: Program, place: Place) -> Iterator[str]:
+    """The base is declared before, and holds the slice wherever the counters are."""
+    base = next((p for p in program.buffers[:program.buffers.index(place)] if p.name == place.base), None)
+    if base is None:
+        yield f"{place.base} is not a buffer declared before"
+        return
+    loops = tuple(Axis(s.counter.name, s.length) for s in every_step(program.steps) if isinstance(s, For))
+    inside = tuple(a for a in loops if a.name in symbols_of(place.offset))
+    points, count = corner_points(program.symbols, inside)
+    starts, sizes, wholes = (np.broadcast_to(dim_values(d, points), (count,))
+                             for d in (place.offset, place.bytes, base.bytes))
+    for i in np.flatnonzero((starts < 0) | (starts + sizes > wholes))[:1]:
+        yield f"{place.name} lies at {starts[i]}..{starts[i] + sizes[i]} of the {wholes[i]} bytes of {base.name}"
+    if any(n % place.buffer.dtype.itemsize for n in starts):
+        yield f"{place.name} is not aligned to its elements"
+
+
 def _launches(program: Program) -> Iterator[tuple[Where, str]]:
     places, known = program.places, {s.name for s in program.symbols}
-    for step in program.steps:
+    for step in every_step(program.steps):
         missing = [n for n in (*step.reads, *step.writes) if n not in places]
         if missing:
             yield step, f"{missing[0]} is not a buffer of the program"
         elif isinstance(step, CheckStep):
             yield from ((step, fault) for fault in _check(step, places))
+        elif isinstance(step, CONTROL):
+            yield from ((step, fault) for name in step.reads for fault in _predicate(places[name]))
         else:
             yield from ((step, fault) for fault in _arguments(step, places))
             unknown = [n for n in step.kernel.symbols if n not in known]
             yield from ((step, f"{n} of {step.kernel.name} is not a symbol of the program") for n in unknown)
+
+
+def _predicate(place: Place) -> Iterator[str]:
+    if place.buffer.dtype is not BOOL or place.buffer.type.size != 1:
+        yield f"a predicate is one bool; {place.name} is {place.buffer.type}"
 
 
 def _check(step: CheckStep, places: dict[str, Place]) -> Iterator[str]:
@@ -105,6 +150,7 @@ def _check(step: CheckStep, places: dict[str, Place]) -> Iterator[str]:
 
 def _arguments(step: Launch, places: dict[str, Place]) -> Iterator[str]:
     wanted = step.kernel.arguments
+    slices = {p.name: p.base for p in places.values() if p.kind == "slice"}
     if len(step.arguments) != len(wanted):
         yield f"{step.kernel.name} takes {len(wanted)} buffers, not {len(step.arguments)}"
     for name, buffer in zip(step.arguments, wanted, strict=False):
@@ -112,19 +158,40 @@ def _arguments(step: Launch, places: dict[str, Place]) -> Iterator[str]:
         if given.dtype is not buffer.dtype or given.type.size != buffer.type.size:
             yield f"{name} is {given.type}; {step.kernel.name} takes {buffer.type} for {buffer.name}"
     for name in step.writes:
-        if places[name].kind in ("input", "constant"):
-            yield f"{step.kernel.name} writes to {name}, which is {places[name].kind} {places[name].position}"
+        owner = places[base_of(name, slices)]
+        if owner.kind in ("input", "constant"):
+            yield f"{step.kernel.name} writes to {name}, which is {owner.kind} {owner.position}"
 
 
 # --- order
 
 def _order(program: Program) -> Iterator[tuple[Where, str]]:
     written = {p.name for p in program.buffers if p.kind in ("input", "constant")}
-    for step in program.steps:
-        unwritten = [name for name in step.reads if name not in written]
-        yield from ((step, f"{name} is read before it is written") for name in unwritten)
-        written |= set(step.writes)
+    yield from _unwritten(program.steps, written, program.slices)
     yield from ((None, f"the output {n} is never written") for n in program.outputs if n not in written)
+
+
+def _unwritten(steps: Iterable[Step], written: set[str], slices: dict[str, str]) -> Iterator[tuple[Where, str]]:
+    """Reads of what is not yet written; adds what the steps write, whatever way they take. A loop that stacks slices
+    counts as writing the whole."""
+    for step in steps:
+        before = set(written)
+        if isinstance(step, While):
+            yield from _unwritten(step.condition, before, slices)
+            written |= before
+        unwritten = [n for n in step.reads if n not in before and base_of(n, slices) not in before]
+        yield from ((step, f"{name} is read before it is written") for name in unwritten)
+        if isinstance(step, While):
+            yield from _unwritten(step.body, before, slices)
+        elif isinstance(step, If):
+            sides = [set(written), set(written)]
+            for region, side in zip(step.regions, sides):
+                yield from _unwritten(region, side, slices)
+            written |= sides[0] & sides[1]
+        elif isinstance(step, For):
+            yield from _unwritten(step.body, before, slices)
+            written |= {base_of(n, slices) for n in before - written if n in slices}
+        written |= set(step.writes)
 
 
 def _barriers(program: Program) -> Iterator[tuple[Where, str]]:
@@ -134,13 +201,19 @@ def _barriers(program: Program) -> Iterator[tuple[Where, str]]:
     for phase, step in phases(program):
         together = together if phase == last else []
         last = phase
-        if isinstance(step, CheckStep):
+        if not isinstance(step, Launch):
             continue
+        reads, writes = _memory(step, program)
         for other in together:
-            shared = {*step.reads, *step.writes} & set(other.writes) | set(step.writes) & set(other.reads)
+            shared = (reads | writes) & _memory(other, program)[1] | writes & _memory(other, program)[0]
             for name in sorted(shared):
                 yield step, f"{name} is used by {other.kernel.name} too, with no barrier between"
         together.append(step)
+
+
+def _memory(step: Launch, program: Program) -> tuple[set[str], set[str]]:
+    slices = program.slices
+    return {base_of(n, slices) for n in step.reads}, {base_of(n, slices) for n in step.writes}
 
 
 # --- the arena
@@ -170,7 +243,7 @@ def _written_over(program: Program, old: str, new: str) -> bool:
         return False
     together = [step for phase, step in phases(program) if phase == live[new][0]]
     users = [step for step in together if {old, new} & {*step.reads, *step.writes}]
-    if len(users) != 1 or isinstance(users[0], CheckStep) or new not in users[0].writes:
+    if len(users) != 1 or not isinstance(users[0], Launch) or new not in users[0].writes:
         return False
     kernel = users[0].kernel
     target = kernel.outputs[users[0].writes.index(new)]
