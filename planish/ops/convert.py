@@ -112,7 +112,7 @@ def _fused_float64(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     plain = x * y + z
     (mx, ex), (my, ey) = np.frexp(x), np.frexp(y)
     exponent = ex + ey
-    shifted = np.ldexp(z, np.minimum(-exponent, 1000))
+    shifted = np.ldexp(z, -exponent)
     uh, ul = _two_product(mx, my)
     th, tl = _two_sum(shifted, ul)
     vh, vl = _two_sum(uh, th)

@@ -68,9 +68,11 @@ def lead(root: Node, rank: int) -> int:
     """How many of a root's kept axes its first `rank` loops stand for."""
     if root.op.name == "concat":
         return root.attributes.axis
+    if is_serial(root):
+        return 0
     kept = kept_axes(root)
     if fixed_rank(root) is not None:
-        return len(kept) if rank else 0
+        return len(kept)
     counts = [len(proper(kept[:k])) for k in range(len(kept) + 1)]
     return counts.index(rank)
 

@@ -47,6 +47,10 @@ def instruction(opcode: str) -> Kernel:
     return lambda x, y: x.bin(opcode, y)
 
 
+def multiply_add(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
+    return x.bin("mul", y).bin("add", z)
+
+
 def comparison(predicate: str) -> Kernel:
     return lambda x, y: x.compare(predicate, y)
 

@@ -1,0 +1,90 @@
+"""One program for every size: a representative of each family with a symbolic leading axis, empty to parallel."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planish.compiler import Options, compile_graph
+from planish.ir import Graph, Node, input_node, interpret
+from planish.ops.rules import ops
+from planish.types import FLOAT32, FLOAT64, INT32, INT64, UINT32, DType, TensorType, evaluate_dim, symbol
+
+SIZES = (0, 1, 7, 8, 33, 1000)
+B = symbol("B")
+POSITIVE = symbol("B", 1)
+Make = Callable[..., Any]
+
+
+def _window(x: Node) -> Node:
+    return ops.reduce_window(x, kind="max", window=(1, 3), strides=(1, 2), padding=((0, 0), (1, 1)), dilation=(1, 1))
+
+
+def _conv(x: Node, w: Node) -> Node:
+    return ops.conv(x, w, strides=(2,), padding=((1, 2),), lhs_dilation=(1,), rhs_dilation=(1,), groups=1)
+
+
+def _scatter(x: Node, i: Node, u: Node) -> Node:
+    return ops.scatter_along(x, i, u, axis=0, reduction="add")
+
+
+CASES: dict[str, tuple[Make, list[tuple[DType, tuple]]]] = {
+    "pointwise": (lambda x, y: ops.exp(x) + y, [(FLOAT32, (B, 17)), (FLOAT32, (17,))]),
+    "pointwise, one axis": (lambda x: ops.tanh(x) * 2.0, [(FLOAT32, (B,))]),
+    "integers": (lambda x, y: ops.floor_div(x, y), [(INT32, (B, 5)), (INT32, (B, 1))]),
+    "transpose": (lambda x: ops.transpose(x, axes=(1, 0, 2)), [(FLOAT32, (B, 3, 5))]),
+    "reshape": (lambda x: ops.neg(ops.reshape(x, shape=(B * 3, 4))), [(FLOAT32, (B, 12))]),
+    "reshape of a transpose": (lambda x: ops.reshape(ops.transpose(x, axes=(1, 0)), shape=(B * 6,)), [(INT64, (B, 6))]),
+    "slice": (lambda x: ops.slice(x, starts=(0, 1), stops=(B, 9), steps=(1, 2)), [(INT32, (B, 9))]),
+    "pad": (lambda x, f: ops.pad(x, f, low=(2, 0), high=(1, 3), interior=(1, 0)), [(FLOAT32, (B, 4)), (FLOAT32, ())]),
+    "concat": (lambda x, y: ops.concat(x, y, x, axis=0), [(FLOAT32, (B, 4)), (FLOAT32, (3, 4))]),
+    "concat inside": (lambda x, y: ops.concat(x, y, axis=1), [(FLOAT32, (B, 4)), (FLOAT32, (B, B))]),
+    "reverse": (lambda x: ops.reverse(x, axes=(0,)), [(INT32, (B, 3))]),
+    "sum of rows": (lambda x: ops.reduce_sum(x, axes=(1,), keepdims=False), [(FLOAT32, (B, 70))]),
+    "sum of columns": (lambda x: ops.reduce_sum(x, axes=(0,), keepdims=True), [(FLOAT64, (B, 9))]),
+    "sum of all": (lambda x: ops.reduce_sum(x, axes=(0, 1), keepdims=False), [(FLOAT32, (B, 70))]),
+    "largest of columns": (lambda x: ops.reduce_max(x, axes=(0,), keepdims=False), [(INT32, (POSITIVE, 9))]),
+    "argmax": (lambda x: ops.argmax(x, axis=1, keepdims=False), [(FLOAT32, (B, 33))]),
+    "mean of a symbolic axis": (lambda x: ops.mean(x, axes=(0,), keepdims=False), [(FLOAT32, (POSITIVE, 9))]),
+    "cumsum": (lambda x: ops.cumsum(x, axis=0, reverse=True, exclusive=True), [(INT64, (B, 5))]),
+    "softmax": (lambda x: ops.softmax(x, axis=1), [(FLOAT32, (B, 33))]),
+    "layer_norm": (lambda x, s, b: ops.layer_norm(x, s, b, axes_count=1, epsilon=1e-5),
+                   [(FLOAT32, (B, 33)), (FLOAT32, (33,)), (FLOAT32, (33,))]),
+    "matmul": (lambda x, y: ops.matmul(x, y), [(FLOAT32, (B, 33)), (FLOAT32, (33, 17))]),
+    "matmul over the symbol": (lambda x, y: ops.matmul(x, y), [(FLOAT32, (5, B)), (FLOAT32, (B, 17))]),
+    "conv": (_conv, [(FLOAT32, (B, 3, 11)), (FLOAT32, (4, 3, 3))]),
+    "window": (_window, [(FLOAT32, (B, 12))]),
+    "take": (lambda x, i: ops.take(x, i, axis=0), [(FLOAT32, (POSITIVE, 4)), (INT64, (6,))]),
+    "take by symbolic indices": (lambda x, i: ops.take(x, i, axis=0), [(FLOAT32, (9, 4)), (INT64, (B,))]),
+    "scatter": (_scatter, [(FLOAT32, (7, 4)), (INT64, (B, 4)), (FLOAT32, (B, 4))]),
+    "iota": (lambda x: x + ops.iota(shape=(B,), axis=0, dtype=INT32), [(INT32, (B,))]),
+    "random": (lambda x, k: (ops.random_uniform(k, shape=(B, 3), dtype=FLOAT32) + x),
+               [(FLOAT32, (B, 3)), (UINT32, (2,))]),
+}
+
+
+def graph_of(make: Make, types: list[tuple[DType, tuple]]) -> Graph:
+    inputs = tuple(input_node(f"x{i}", TensorType(d, s)) for i, (d, s) in enumerate(types))
+    return Graph(inputs, (make(*inputs),))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_size(name: str) -> None:
+    make, types = CASES[name]
+    graph = graph_of(make, types)
+    compiled = compile_graph(graph, Options())
+    symbolic = graph.symbols()["B"]
+    for size in (s for s in SIZES if s >= symbolic.low):
+        arrays = [_array(d, tuple(evaluate_dim(n, {"B": size}) for n in s)) for d, s in types]
+        got, = compiled(*arrays)
+        expected, = interpret(graph, arrays)
+        assert got.dtype == expected.dtype and got.shape == expected.shape, f"B = {size}"
+        scale = 1e-5 * max(1.0, float(np.sqrt(size)))
+        np.testing.assert_allclose(got, expected, scale, scale, err_msg=f"B = {size}")
+
+
+def _array(dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
+    rng = np.random.default_rng()
+    return (rng.uniform(-2, 2, shape) if dtype.is_float else rng.integers(0 if dtype is UINT32 else -12, 12, shape)).astype(dtype.numpy)
