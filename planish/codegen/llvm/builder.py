@@ -58,9 +58,11 @@ def literal(element: str, number: float | int | bool) -> str:
 
 @dataclass
 class Module:
-    """Functions, globals and declarations of one translation unit."""
+    """Functions, globals and declarations of one translation unit. `lacks` names what the machine has no instruction
+    for: "fma", "half" (conversion of float16)."""
 
     triple: str
+    lacks: frozenset[str] = frozenset()
     functions: list["Builder"] = field(default_factory=list)
     declarations: dict[str, str] = field(default_factory=dict)
     globals: dict[str, str] = field(default_factory=dict)
@@ -182,7 +184,17 @@ class Builder:
         return self.call(f"llvm.{name}.{suffix}", arguments[0].type, arguments)
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:
-        return self.intrinsic("fma", x, y, z)
+        """x * y + z rounded once. Without the instruction, of floats by way of double (the product is exact there; two
+        roundings meet in some 2^-29 of all cases), of doubles by the C library, lane by lane."""
+        if "fma" not in self.module.lacks or element_of(x.type) != "float":
+            return self.intrinsic("fma", x, y, z)
+        wide = vector("double", lanes_of(x.type))
+        x, y, z = (self.cast("fpext", v, wide) for v in (x, y, z))
+        return self.cast("fptrunc", self.bin("fadd", self.bin("fmul", x, y), z), vector("float", lanes_of(x.type)))
+
+    def multiply_add(self, x: Value, y: Value, z: Value) -> Value:
+        """x * y + z, rounded once where that is one instruction, else twice."""
+        return self.intrinsic("fmuladd", x, y, z)
 
     # --- memory
 

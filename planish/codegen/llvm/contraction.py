@@ -3,7 +3,7 @@
 In: a kernel with a `RegisterTile`. Out: a function of the same form as loops.py writes. Blocking is by the left operand's
 rows and groups of panels: the panels of a group stay in the second-level cache while all rows pass, a tile's rows in the
 first while the group's panels pass. Threads take ranges of rows when there are enough, else ranges of panels.
-Accumulation over k is in one fixed order, with fused multiply-add.
+Accumulation over k is in one fixed order, with fused multiply-add where the machine has it.
 """
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ class TileWriter(LoopWriter):
             many = b.splat(one, lanes)
             for j, column in enumerate(columns):
                 at = i * len(columns) + j
-                totals[at] = b.fma(many, column, totals[at])
+                totals[at] = b.multiply_add(many, column, totals[at])
 
     def right_vector(self, pointer: Value, j: int, mask: list[Value]) -> Value:
         type_ = vector(self.element, self.tile.lanes)

@@ -57,6 +57,11 @@ class Target:
         return f"+{feature}" in self.features.split(",")
 
     @property
+    def lacks(self) -> frozenset[str]:
+        """What there is no instruction for, as `Module` has it: every machine but the oldest x86-64 has all."""
+        return frozenset({"fma", "half"}) if self.isa == "sse2" else frozenset()
+
+    @property
     def code_key(self) -> str:
         """What of the target decides the generated code."""
         return f"{self.triple} {self.cpu} {self.features} l1={self.l1} l2={self.l2} l3={self.l3}"

@@ -83,7 +83,7 @@ def generate(program: Program, outputs: tuple[tuple[str, int], ...], graph: Grap
     sizes = (*(d for _, t in inputs for d in t.shape), *(d for t in types for d in t.shape))
     symbols = {s.name for s in program.symbols}
     extra = tuple(d for d in sizes if not is_static(d) and str(d) not in symbols)
-    code = write_program(program, target.triple, numerics, extra)
+    code = write_program(program, target, numerics, extra)
     work = sum(isinstance(s, Launch) and any(a.parallel for a in s.kernel.shared) for s in program.steps)
     return NativeCode(program, code, target, inputs, tuple(types), work)
 

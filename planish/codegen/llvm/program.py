@@ -18,6 +18,7 @@ from functools import partial
 from planish.codegen.llvm.builder import Builder, Module, Value
 from planish.codegen.llvm.contraction import write_contraction
 from planish.codegen.llvm.expressions import Expressions
+from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.loops import write_kernel
 from planish.schedule.kernel import Kernel
 from planish.schedule.program import CheckStep, Launch, Place, Program
@@ -36,7 +37,7 @@ class ProgramCode:
     derived: tuple[Dim, ...]
 
 
-def write_program(program: Program, triple: str, numerics: str, extra: tuple[Dim, ...] = ()) -> ProgramCode:
+def write_program(program: Program, target: Target, numerics: str, extra: tuple[Dim, ...] = ()) -> ProgramCode:
     """The modules of a program; `extra` lists run-time sizes that the caller needs (dims of the outputs)."""
     slots = {s.name: i for i, s in enumerate(program.symbols)}
     derived = tuple(dict.fromkeys(d for d in (*extra, program.arena_bytes) if not is_static(d)))
@@ -45,8 +46,8 @@ def write_program(program: Program, triple: str, numerics: str, extra: tuple[Dim
     for kernel in program.kernels:
         plain = canonical(kernel)
         name = names[id(kernel)] = kernel_name(plain, slots, numerics)
-        kernels.setdefault(name, partial(kernel_text, plain, name, triple, slots, numerics))
-    module = Module(triple)
+        kernels.setdefault(name, partial(kernel_text, plain, name, target, slots, numerics))
+    module = Module(target.triple, target.lacks)
     _write_body(module, program, names, slots)
     _write_derive(module, program, slots, derived)
     return ProgramCode(kernels, str(module), derived)
@@ -59,9 +60,9 @@ def kernel_name(kernel: Kernel, slots: dict[str, int], numerics: str) -> str:
     return f"kernel_{hashlib.sha256(described.encode()).hexdigest()[:16]}"
 
 
-def kernel_text(kernel: Kernel, name: str, triple: str, slots: dict[str, int], numerics: str) -> str:
+def kernel_text(kernel: Kernel, name: str, target: Target, slots: dict[str, int], numerics: str) -> str:
     """The module of one canonical kernel."""
-    module = Module(triple)
+    module = Module(target.triple, target.lacks)
     writer: Callable[..., Builder] = write_kernel if kernel.tile is None else write_contraction
     writer(module, kernel, name, slots, numerics)
     return str(module)

@@ -16,6 +16,7 @@ what flows in registers is at any moment what memory would hold.
 """
 from __future__ import annotations
 
+from planish.codegen.llvm import half
 from planish.codegen.llvm.builder import Builder, Value, lanes_of, vector
 
 SIGNED = ("int8", "int16", "int32", "int64")
@@ -64,7 +65,7 @@ def from_memory(b: Builder, x: Value, dtype: str) -> Value:
     if dtype == "bool":
         return b.cmp("icmp ne", x, b.const(x.type, 0))
     if dtype == "float16":
-        return b.cast("fpext", x, vector("float", lanes))
+        return half.widen(b, x)
     if dtype == "bfloat16":
         wide = b.cast("zext", x, vector("i32", lanes))
         return b.cast("bitcast", b.bin("shl", wide, b.const(wide.type, 16)), vector("float", lanes))
@@ -77,7 +78,7 @@ def to_memory(b: Builder, x: Value, dtype: str) -> Value:
     if dtype == "bool":
         return b.cast("zext", x, vector("i8", lanes))
     if dtype == "float16":
-        return b.cast("fptrunc", x, vector("half", lanes))
+        return half.narrow(b, x)
     if dtype == "bfloat16":
         high = b.bin("lshr", b.cast("bitcast", x, vector("i32", lanes)), b.const(vector("i32", lanes), 16))
         return b.cast("trunc", high, vector("i16", lanes))
@@ -88,7 +89,7 @@ def round_to(b: Builder, x: Value, dtype: str) -> Value:
     """Round an f32 register to the narrow dtype, ties to even, NaN stays NaN; other dtypes pass unchanged."""
     lanes = lanes_of(x.type)
     if dtype == "float16":
-        return b.cast("fpext", b.cast("fptrunc", x, vector("half", lanes)), x.type)
+        return half.widen(b, half.narrow(b, x))
     if dtype == "bfloat16":
         return _round_to_bfloat16(b, x)
     return x
