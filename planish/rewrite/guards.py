@@ -33,6 +33,14 @@ def is_bits(pattern: Pattern) -> Guard:
     return guard
 
 
+def is_wide_float(pattern: Pattern) -> Guard:
+    """float32 and float64: a narrower float is rounded after every op, so two ops are not as good as one."""
+    def guard(match: Match) -> bool | str:
+        dtype = _dtype_of(pattern, match)
+        return (dtype.is_float and not dtype.is_narrow_float) or f"{dtype.name} is not float32 or float64"
+    return guard
+
+
 def is_float(pattern: Pattern) -> Guard:
     def guard(match: Match) -> bool | str:
         dtype = _dtype_of(pattern, match)

@@ -12,7 +12,7 @@ from math import inf
 
 from planish.ops import get_op
 from planish.ops.rules import ops
-from planish.rewrite.guards import is_float, is_signed
+from planish.rewrite.guards import is_float, is_signed, is_wide_float
 from planish.rewrite.pattern import variables
 from planish.rewrite.rule import rule
 
@@ -50,8 +50,8 @@ IDENTITIES = (
     # --- powers
     rule("pow_two", ops.pow(x, 2), x * x, when=is_float(x), numerics="default",
          relies_on="x * x is the rounded square"),
-    rule("pow_three", ops.pow(x, 3), x * x * x, when=is_float(x), numerics="fast",
-         relies_on="two roundings for one"),
+    rule("pow_three", ops.pow(x, 3), x * x * x, when=is_wide_float(x), numerics="default",
+         relies_on="two roundings for one: within 1 ULP, as good as a library's power"),
     rule("pow_minus_one", ops.pow(x, -1), ops.reciprocal(x), when=is_float(x), numerics="default",
          relies_on="1 / x is the rounded reciprocal"),
 
