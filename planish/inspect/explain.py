@@ -14,6 +14,7 @@ from planish.compiler import Compiled, Options
 from planish.ir import Graph, Node
 from planish.passes import PassRecord, run_pipeline
 from planish.schedule.measure import FREE, KernelRecord
+from planish.types import TensorType
 
 
 @dataclass(frozen=True)
@@ -146,8 +147,12 @@ def formula(node: Node, depth: int = 2) -> str:
 
 
 def ops_that_move(graph: Graph) -> list[str]:
-    """The ops of a graph that cost a kernel when each runs alone."""
-    return [n.op.name for n in graph.nodes() if n.op.name not in FREE]
+    """The ops of a graph that cost a kernel when each runs alone; those on single numbers do not count."""
+    return [n.op.name for n in graph.nodes() if n.op.name not in FREE and _has_axes(n.type)]
+
+
+def _has_axes(type_: TensorType | tuple[TensorType, ...]) -> bool:
+    return any(t.rank for t in type_) if isinstance(type_, tuple) else type_.rank > 0
 
 
 def as_json(value: Any) -> Any:

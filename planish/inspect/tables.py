@@ -96,8 +96,10 @@ def fired(rules: dict[str, int]) -> str:
 
 def rewrites(what: Sequence[Firing]) -> RenderableType:
     """A line per rule at work."""
-    rows = ((f.pass_name, f.rule, f"{f.before} -> {f.after}", f.location) for f in what)
-    return table("Rewrites", ["pass", "rule", "found -> made*", "written at*"], rows)
+    rows = [(f.pass_name, f.rule, f"{f.before} -> {f.after}", f.location) for f in what]
+    columns = ["pass", "rule", "found -> made*", "written at*"]
+    shown = len(columns) if any(f.location for f in what) else len(columns) - 1
+    return table("Rewrites", columns[:shown], (row[:shown] for row in rows))
 
 
 def kernels(what: Explanation) -> RenderableType:
