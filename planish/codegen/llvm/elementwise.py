@@ -6,8 +6,8 @@ tail go through the same formula and agree bit for bit. No fast-math flag is eve
 other kernels, which honour NaN and inf too. "strict" uses the kernels of "default": transcendental functions
 are planish's own in both, within `math.ULP` of the true value, and every other operation is exact.
 
-Assumed of the target: fused multiply-add, rounding and float16 conversion instructions (x86-64-v3, any
-AArch64); elsewhere LLVM calls fma, floor, and the like from the C library or compiler runtime.
+Best on targets with fused multiply-add, rounding and float16 conversion instructions (x86-64-v3, any AArch64);
+elsewhere LLVM calls fma (of doubles), floor and the like from the C library, lane by lane.
 """
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ BOOL: dict[str, Kernel] = _BITS | _compare("icmp u") | {
 
 _INTEGER: dict[str, Kernel] = _BITS | {
     "add": integer.instruction("add"), "sub": integer.instruction("sub"), "mul": integer.instruction("mul"),
-    "neg": lambda x: -x, "logical_not": integer.is_zero, "shift_left": integer.shift_left,
+    "fma": integer.multiply_add, "neg": lambda x: -x, "logical_not": integer.is_zero,
+    "shift_left": integer.shift_left,
     "is_nan": integer.always(False), "is_inf": integer.always(False), "is_finite": integer.always(True),
 } | dict.fromkeys(_ROUNDINGS, integer.identity)
 
