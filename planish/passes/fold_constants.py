@@ -9,7 +9,7 @@ stream is the program's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from planish.ir import Graph, Node, constant, interpret
 from planish.ops.rules import ops
 from planish.passes.protocol import Context
 from planish.rewrite import uniform_value
-from planish.types import element_count, evaluate_dim
+from planish.types import Expr, element_count, evaluate_dim
 
 FREE_BYTES = 64 << 10       # a folded constant of this size costs nothing worth counting
 COMPUTE_BYTES = 256 << 20   # no intermediate value of folding is larger
@@ -52,12 +52,18 @@ class _Folder:
             self.source_bytes[node] = node.attributes.array.nbytes
             return False
         static = not isinstance(node.type, tuple) and node.type.is_static
-        if not static or UNFOLDED & node.op.traits or _bytes(node) > COMPUTE_BYTES:
+        if not static or not _is_known(node) or UNFOLDED & node.op.traits or _bytes(node) > COMPUTE_BYTES:
             return False
         if not all(o in self.source_bytes for o in node.operands):
             return False
         self.source_bytes[node] = sum(self.source_bytes[o] for o in node.operands)
         return True
+
+
+def _is_known(node: Node) -> bool:
+    """Whether no attribute is a size known only at run time."""
+    values = (getattr(node.attributes, f.name) for f in fields(node.attributes))
+    return not any(isinstance(d, Expr) for v in values for d in (v if isinstance(v, tuple) else (v,)))
 
 
 def evaluate(node: Node) -> np.ndarray:

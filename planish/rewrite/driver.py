@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
@@ -80,6 +80,7 @@ class _Driver:
                 continue
             waiting = [o for o in node.operands if o not in self.normal]
             if waiting:
+                self.stop_at_cycle(waiting)
                 stack.extend(reversed(waiting))
             else:
                 self.advance(node)
@@ -105,11 +106,17 @@ class _Driver:
         target = self.becomes[node]
         if target in self.normal:
             self.normal[node] = self.normal[target]
-        elif target in self.becomes and target in stack:  # it became what it came from
-            self.exhausted()
-            self.normal[target] = target
         else:
+            self.stop_at_cycle([target])
             stack.append(target)
+
+    def stop_at_cycle(self, needed: Sequence[Node]) -> None:
+        """What is needed now but became something else is still being normalised: by way of the node that
+        needs it."""
+        for node in needed:
+            if node in self.becomes:
+                self.exhausted()
+                self.normal[node] = node
 
     def count(self, rule: str, before: Node, after: Node) -> None:
         self.fired[rule] += 1

@@ -209,10 +209,11 @@ class OpPattern(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class TraitPattern(Pattern):
-    """Any op with a trait, on any operands: `any_op("pointwise", "xs")`."""
+    """Any op with a trait; `among` names an op that at least one operand is the result of."""
 
     trait: str
     operands_name: str
+    among: str = ""
     label: str = ""
 
     @property
@@ -223,7 +224,7 @@ class TraitPattern(Pattern):
         return replace(self, label=label)
 
     def match(self, node: Node, bound: Bound) -> Mismatch | None:
-        if not node.op.has(self.trait):
+        if not node.op.has(self.trait) or not self.may_have(tuple(o.op for o in node.operands)):
             return Mismatch(self, node)
         bound[self.operands_name] = node.operands
         if self.label:
@@ -234,10 +235,10 @@ class TraitPattern(Pattern):
         return op.has(self.trait)
 
     def may_have(self, operand_ops: tuple[Op, ...]) -> bool:
-        return True
+        return not self.among or any(op.name == self.among for op in operand_ops)
 
     def __str__(self) -> str:
-        return f"{self.trait} op(*{self.operands_name})"
+        return f"{self.trait} op(*{self.operands_name}{f' with {self.among}' * bool(self.among)})"
 
 
 def variables(names: str) -> tuple[Variable, ...]:
@@ -260,9 +261,10 @@ def several(name: str) -> Several:
     return Several(name)
 
 
-def any_op(trait: str, operands_name: str) -> TraitPattern:
-    """Any op with a trait; its operands are bound as a tuple."""
-    return TraitPattern(trait, operands_name)
+def any_op(trait: str, operands_name: str, *, among: str = "") -> TraitPattern:
+    """Any op with a trait; its operands are bound as a tuple, at least one of them a result of the op
+    `among`."""
+    return TraitPattern(trait, operands_name, among)
 
 
 def as_pattern(what: Any) -> Pattern:

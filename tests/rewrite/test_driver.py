@@ -19,6 +19,7 @@ MUL_ONE = rule("mul_one", x * 1, x)
 NEG_NEG = rule("neg_neg", ops.neg(ops.neg(x)), x)
 ALTERNATING = Rules([rule("there", ops.sinh(x), ops.cosh(x)), rule("back", ops.cosh(x), ops.sinh(x))],
                     "strict")
+WRAPPING = Rules([rule("wrap", ops.tanh(x), lambda m: m.root * 2)], "strict")
 GROWING = Rules([rule("grow", ops.tanh(x), lambda m: ops.tanh(ops.exp(m.x)))], "strict")
 
 
@@ -57,7 +58,8 @@ def test_each_node_is_seen_once_however_often_it_is_used() -> None:
     assert len(after.nodes()) == 61
 
 
-@pytest.mark.parametrize(("rules", "names"), [(ALTERNATING, "there, back"), (GROWING, "grow")])
+@pytest.mark.parametrize(("rules", "names"), [(ALTERNATING, "there, back"), (GROWING, "grow"),
+                                              (WRAPPING, "wrap")])
 def test_rewriting_without_end_is_stopped(rules: Rules, names: str, caplog: pytest.LogCaptureFixture) -> None:
     node = ops.sinh(ops.tanh(a))
     with pytest.raises(FuelExhausted, match=f"did not end; the rules at work last: {names}"):

@@ -288,10 +288,12 @@ MOVEMENT = (
          relies_on="a reshape moves nothing"),
     rule("transpose_transpose", ops.transpose(_transposed), _merged_transpose, relies_on="(A^T)^T = A"),
     rule("transpose_of_one_broadcast", ops.transpose(ops.broadcast_to(x)), _repeated, when=_one_element),
-    rule("transposes_around_pointwise", ops.transpose(any_op("pointwise", "xs").named("middle")),
+    rule("transposes_around_pointwise", ops.transpose(any_op("pointwise", "xs",
+                                                             among="transpose").named("middle")),
          when=_transposes_cancel,
          result=lambda m: _under_transposes(m.middle)),
-    rule("hoist_transposes", any_op("pointwise", "xs"), _hoist_transpose, when=_all_transposed,
+    rule("hoist_transposes", any_op("pointwise", "xs", among="transpose"), _hoist_transpose,
+         when=_all_transposed,
          relies_on="an elementwise op does not care where its elements lie"),
 
     # --- broadcast_to
@@ -299,9 +301,11 @@ MOVEMENT = (
     rule("broadcast_broadcast", ops.broadcast_to(ops.broadcast_to(x)),
          lambda m: ops.broadcast_to(m.x, shape=m.root.shape)),
     rule("broadcast_adds_ones", ops.broadcast_to(x), _to_shape_of_root, when=_adds_ones_only),
-    rule("drop_broadcast", any_op("pointwise", "xs"), lambda m: without_broadcasts(m.root),
+    rule("drop_broadcast", any_op("pointwise", "xs", among="broadcast_to"),
+         lambda m: without_broadcasts(m.root),
          when=_broadcasts_by_itself),
-    rule("broadcast_last", any_op("pointwise", "xs"), _broadcast_after, when=_broadcasts_late,
+    rule("broadcast_last", any_op("pointwise", "xs", among="broadcast_to"), _broadcast_after,
+         when=_broadcasts_late,
          relies_on="compute once what is repeated"),
 
     # --- slice
