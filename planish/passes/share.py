@@ -10,11 +10,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from planish.ir import Graph, Node
 from planish.ops.structure import SMALL
 from planish.passes.canonicalise import commutes
 from planish.passes.protocol import Context
 from planish.rewrite import Numerics
+
+GLANCES = 64  # elements looked at before whole arrays are hashed
 
 
 @dataclass(frozen=True)
@@ -24,19 +28,26 @@ class Share:
 
     def run(self, graph: Graph, context: Context) -> Graph:
         large = (n for n in graph.nodes() if n.op.name == "constant" and n.attributes.array.nbytes > SMALL)
-        return context.rewrite(graph, _Sharer(Counter(n.type for n in large), context.numerics).step)
+        return context.rewrite(graph, _Sharer(Counter(map(_glance, large)), context.numerics).step)
+
+
+def _glance(node: Node) -> tuple[object, bytes]:
+    """What a constant's equals share at least: its type and a few elements from all over."""
+    array = node.attributes.array
+    places = np.linspace(0, array.size - 1, GLANCES).astype(np.int64) if array.size else []
+    return node.type, array.reshape(-1)[places].tobytes() if array.flags.c_contiguous else b""
 
 
 @dataclass
 class _Sharer:
-    """The first node seen of every value. Only constants of a type that occurs twice are hashed."""
+    """The first node seen of every value. Only constants that look alike at a glance are hashed."""
 
-    large_types: Counter
+    alike: Counter
     numerics: Numerics
     first: dict[object, Node] = field(default_factory=dict)
 
     def step(self, node: Node, uses: Mapping[Node, int]) -> tuple[Node, str] | None:
-        if node.op.name == "constant" and self.large_types[node.type] > 1:
+        if node.op.name == "constant" and self.alike[_glance(node)] > 1:
             return self.merged((node.type, node.attributes.digest), node, "equal_constant")
         if commutes(node, self.numerics):
             return self.merged((node.op, frozenset(node.operands), node.attributes), node,

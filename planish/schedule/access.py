@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from planish.schedule.kernel import Buffer, Kernel, Load, Scalar, Sort, Stage, own_dims, stage_stores, stage_values, walk
 from planish.schedule.rebuild import is_scalar
-from planish.types import Dim, substitute, symbols_of
-from planish.types.dim import symbol
+from planish.types import Dim, Symbol, substitute, symbols_of
+from planish.types.dim import is_linear, symbol, terms
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,21 @@ def stride_along(access: Access, axis: str) -> Dim | None:
 
 def step_of(dim: Dim, axis: str) -> Dim | None:
     """dim(axis + 1) - dim(axis) if the axis is not in it."""
-    if isinstance(dim, int) or axis not in symbols_of(dim):
+    if axis not in symbols_of(dim):
         return 0
     here = symbols_of(dim)[axis]
-    step = substitute(dim, {axis: symbol(here.name, here.low, here.high) + 1}) - dim
-    return None if not isinstance(step, int) and axis in symbols_of(step) else step
+    total: Dim = 0
+    for part in terms(dim):
+        if axis in symbols_of(part):
+            step = substitute(part, {axis: 1}) if is_linear(part, axis) else _difference(part, here)
+            if not isinstance(step, int) and axis in symbols_of(step):
+                return None
+            total = total + step
+    return total
+
+
+def _difference(dim: Dim, here: Symbol) -> Dim:
+    return substitute(dim, {here.name: symbol(here.name, here.low, here.high) + 1}) - dim
 
 
 def depends_on(scalar: Scalar, axis: str) -> bool:

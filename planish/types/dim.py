@@ -68,11 +68,12 @@ Monomial = tuple[Atom, ...]
 class Expr:
     """A sum of integer multiples of monomials. Immutable; built by arithmetic, never directly."""
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "_symbols", "terms")
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]):
         self.terms = terms
         self._hash = hash(terms)
+        self._symbols: dict[str, Symbol] | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -330,6 +331,13 @@ def terms(dim: Dim) -> list[Dim]:
     return [dim] if isinstance(dim, int) else [_collect([t]) for t in dim.terms]
 
 
+def is_linear(term: Dim, name: str) -> bool:
+    """Whether a summand is its symbol `name` times something without it."""
+    (monomial, _), = _terms(term)
+    return sum(name in symbols_of_atom(a) for a in monomial) == 1 and any(
+        isinstance(a, Symbol) and a.name == name for a in monomial)
+
+
 def atoms(dim: Dim) -> list[Expr]:
     """The quotients, remainders and extremes directly in a size, each as a size of its own."""
     return [_atom(a) for monomial, _ in _terms(dim) for a in monomial if not isinstance(a, Symbol)]
@@ -343,9 +351,16 @@ def symbols_of_atom(atom: Atom) -> set[str]:
     return set(symbols_of(atom.numerator)) | set(symbols_of(atom.divisor))
 
 
-def symbols_of(dim: Dim) -> dict[str, Symbol]:
+def symbols_of(dim: Dim) -> Mapping[str, Symbol]:
     """The symbols a size depends on, by name, in order of appearance."""
-    return {s.name: s for s in _walk(dim)}
+    if isinstance(dim, int):
+        return _NO_SYMBOLS
+    if dim._symbols is None:
+        dim._symbols = {s.name: s for s in _walk(dim)}
+    return dim._symbols
+
+
+_NO_SYMBOLS: dict[str, Symbol] = {}
 
 
 def _walk(dim: Dim) -> Iterator[Symbol]:
