@@ -7,17 +7,20 @@ import numpy as np
 
 from planish.ir.node import Node
 from planish.schedule.kernel import Buffer
+from planish.types import Dim
 
 
 @dataclass
 class Buffers:
     """`of` has the buffers of graph nodes; `constants` the arrays of those that are constant; `scratch` buffers that
-    belong to no node (packed operands); `views` says which buffer's memory another name looks at."""
+    belong to no node (packed operands); `views` says which buffer's memory another name looks at; `slices` which are
+    pieces of a buffer, at an offset in bytes that a loop's counter moves."""
 
     of: dict[Node, Buffer]
     views: dict[str, str] = field(default_factory=dict)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     scratch: list[Buffer] = field(default_factory=list)
+    slices: dict[str, tuple[str, Dim]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node, buffer in self.of.items():
@@ -34,6 +37,13 @@ class Buffers:
 
     def is_constant(self, buffer: Buffer) -> bool:
         return self.owner(buffer.name) in self.constants
+
+    def include(self, inner: Buffers) -> None:
+        """Enter what a part of the program is made of; what its nodes share with a buffer from outside is a view."""
+        self.scratch += [b for b in inner.of.values() if b.name not in inner.views] + inner.scratch
+        self.views |= inner.views
+        self.constants |= inner.constants
+        self.slices |= inner.slices
 
     def add(self, buffer: Buffer, array: np.ndarray | None = None) -> Buffer:
         """Enter a buffer no node owns; with an array, a constant."""

@@ -44,12 +44,14 @@ Stages = list[Union[Stage, Sort]]
 
 @dataclass(eq=False)
 class Group:
-    """Roots computed by one kernel; `rank` is how many axes they share (None while any prefix will do)."""
+    """Roots computed by one kernel; `rank` is how many axes they share (None while any prefix will do). The results
+    of a `control` op are a group of their own."""
 
     roots: list[Node]
     rank: int | None
     needs: set[Group] = field(default_factory=set)
     reads: set[Node] = field(default_factory=set)
+    control: Node | None = None
 
     @property
     def is_contraction(self) -> bool:
@@ -58,24 +60,26 @@ class Group:
 
 @dataclass
 class Fused:
-    """What fusion gives: kernels in order, the buffers of the roots, views of buffers, and the decisions."""
+    """What fusion gives: kernels in order (and control ops, whose graphs have kernels of their own), the buffers of
+    the roots, views of buffers, and the decisions."""
 
-    kernels: list[Kernel]
+    kernels: list[Kernel | Node]
     buffers: dict[Node, Buffer]
     views: dict[str, str]
     decisions: list[str]
 
 
-def fuse(graph: Graph, hint: dict[str, int], *, disable: frozenset[str] = frozenset()) -> Fused:
-    """Kernels for every root of a prepared graph. `disable` may hold "fuse" to keep one kernel per root."""
-    return _Fusion(graph, hint, "fuse" not in disable).run()
+def fuse(graph: Graph, hint: dict[str, int], *, disable: frozenset[str] = frozenset(), prefix: str = "") -> Fused:
+    """Kernels for every root of a prepared graph. `disable` may hold "fuse" to keep one kernel per root; `prefix` begins
+    the names of kernels and buffers."""
+    return _Fusion(graph, hint, "fuse" not in disable, prefix).run()
 
 
 class _Fusion:
-    def __init__(self, graph: Graph, hint: dict[str, int], merging: bool):
-        self.graph, self.hint, self.merging = graph, hint, merging
+    def __init__(self, graph: Graph, hint: dict[str, int], merging: bool, prefix: str):
+        self.graph, self.hint, self.merging, self.prefix = graph, hint, merging, prefix
         self.roots = choose_roots(graph, hint)
-        self.buffers = {n: Buffer(f"b{i}", n.type) for i, n in enumerate(self.with_memory())}
+        self.buffers = {n: Buffer(f"{prefix}b{i}", n.type) for i, n in enumerate(self.with_memory())}
         self.by_name = {b.name: n for n, b in self.buffers.items()}
         self.group_of: dict[Node, Group] = {}
         self.groups: list[Group] = []
@@ -88,12 +92,15 @@ class _Fusion:
     def run(self) -> Fused:
         for root in self.roots:
             self.place(root)
-        kernels = [self.kernel(g) for g in self.ordered()]
+        kernels = [g.control or self.kernel(g) for g in self.ordered()]
         return Fused(kernels, self.buffers, self.views, self.decisions)
 
     # --- grouping
 
     def place(self, root: Node) -> None:
+        if root.op.name == "item" and root.operands[0].op.has("control"):
+            self.place_control(root)
+            return
         alone = Group([root], fixed_rank(root))
         alone.reads = self.reads_of(*self.build([root], self.own_rank(alone)))
         alone.needs = {self.group_of[n] for n in alone.reads if n in self.group_of}
@@ -105,15 +112,26 @@ class _Fusion:
         self.groups.append(alone)
         self.group_of[root] = alone
 
+    def place_control(self, item: Node) -> None:
+        """The results of a control op are there when it has run, and its operands before."""
+        control, = item.operands
+        group = next((g for g in self.groups if g.control is control), None)
+        if group is None:
+            group = Group([], 0, reads=set(control.operands), control=control)
+            group.needs = {self.group_of[n] for n in control.operands if n in self.group_of}
+            self.groups.append(group)
+        group.roots.append(item)
+        self.group_of[item] = group
+
     def candidates(self, alone: Group) -> list[Group]:
         """Groups the root reads from, then groups that read what it reads; the latest first."""
         if not self.merging:
             return []
         siblings = {g for g in self.groups if g.reads & {n for n in alone.reads if not self.is_small(n)}
                     or _of_one_op(*g.roots, *alone.roots)}
-        order = {g: i for i, g in enumerate(self.groups)}
-        return sorted(alone.needs, key=order.__getitem__, reverse=True) + \
-            sorted(siblings - alone.needs, key=order.__getitem__, reverse=True)
+        order = {g: i for i, g in enumerate(self.groups) if g.control is None}
+        return sorted(alone.needs & order.keys(), key=order.__getitem__, reverse=True) + \
+            sorted((siblings - alone.needs) & order.keys(), key=order.__getitem__, reverse=True)
 
     def is_small(self, node: Node) -> bool:
         return self.elements(node) <= 64
@@ -233,7 +251,7 @@ class _Fusion:
         written = tuple(self.buffers[r] for r in group.roots if r not in inside)
         loads = [x for s in stages for x in walk(*stage_values(s)) if isinstance(x, Load)]
         read = {x.buffer.name: x.buffer for x in loads if x.buffer.space == "global" and x.buffer not in written}
-        return Kernel(f"k{self.groups.index(group)}", shared, tuple(stages), tuple(read.values()), written, tuple(local.rows.values()),
+        return Kernel(f"{self.prefix}k{self.groups.index(group)}", shared, tuple(stages), tuple(read.values()), written, tuple(local.rows.values()),
                       serial=any(map(is_serial, group.roots)), ops=tuple(_ops_of(group.roots, self.buffers)))
 
     def is_internal(self, group: Group, root: Node, rank: int) -> bool:

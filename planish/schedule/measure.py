@@ -6,7 +6,7 @@ from math import prod
 
 from planish.ir.graph import Graph
 from planish.schedule.kernel import Apply, Kernel, Sort, Stage, points, stage_values, walk
-from planish.schedule.program import Launch, Program
+from planish.schedule.program import Launch, Program, every_step
 from planish.schedule.scalars import hinted
 from planish.types import TensorType
 
@@ -27,8 +27,8 @@ class KernelRecord:
 
 
 def kernel_records(program: Program, hint: dict[str, int]) -> list[KernelRecord]:
-    """A record of every launch, in order."""
-    return [_record(s.kernel, hint) for s in program.steps if isinstance(s, Launch)]
+    """A record of every launch, in order; of those in loops, once."""
+    return [_record(s.kernel, hint) for s in every_step(program.steps) if isinstance(s, Launch)]
 
 
 def _record(kernel: Kernel, hint: dict[str, int]) -> KernelRecord:

@@ -8,13 +8,24 @@ Static sizes are placed greedily by size (Pisarchyk & Lee, Efficient memory mana
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from planish.ir.graph import Graph
 from planish.schedule.buffers import Buffers
 from planish.schedule.kernel import Kernel, Load, Stage, stage_values, walk
-from planish.schedule.program import CheckStep, Launch, Place, Program, Step
+from planish.schedule.program import (
+    CONTROL,
+    CheckStep,
+    Launch,
+    Place,
+    Program,
+    Step,
+    Timeline,
+    base_of,
+    every_step,
+)
 from planish.schedule.scalars import hinted
 from planish.types import Dim, is_static
 
@@ -44,27 +55,32 @@ class Value:
         return self.first <= other.last and other.first <= self.last
 
 
-def plan(graph: Graph, kernels: list[Kernel], buffers: Buffers, hint: dict[str, int], *,
+def plan(graph: Graph, steps: list[Step], buffers: Buffers, hint: dict[str, int], *,
          disable: frozenset[str] = frozenset()) -> tuple[Program, MemoryReport]:
-    """The program of a prepared graph whose outputs are distinct roots."""
-    return _Planner(graph, kernels, buffers, hint, disable).run()
+    """The program of a prepared graph whose outputs are distinct roots, from its steps without barriers."""
+    return _Planner(graph, steps, buffers, hint, disable).run()
 
 
 class _Planner:
-    def __init__(self, graph: Graph, kernels: list[Kernel], buffers: Buffers, hint: dict[str, int],
+    def __init__(self, graph: Graph, steps: list[Step], buffers: Buffers, hint: dict[str, int],
                  disable: frozenset[str]):
-        self.graph, self.kernels, self.buffers, self.hint = graph, kernels, buffers, hint
+        self.graph, self.given, self.buffers, self.hint = graph, steps, buffers, hint
         self.disable = disable
+        self.bases = {name: base for name, (base, _) in buffers.slices.items()}
         self.report = MemoryReport()
 
     def run(self) -> tuple[Program, MemoryReport]:
-        steps = self.steps()
+        steps = numbered(self.with_barriers(self.given))
+        self.timeline = Timeline(steps)
         places, constants = self.fixed_places(steps)
-        values = self.values(steps, {p.name for p in places})
-        same = self.in_place(steps, values, {p.name for p in places})
+        values = self.values({p.name for p in places})
+        same = self.in_place(values)
         offsets, arena = self.offsets(values, same)
         by_name = self.buffers.by_name
         places += [Place(by_name[name], "arena", 0, offset) for name, offset in offsets.items()]
+        used = {name for s in every_step(steps) for name in (*s.reads, *s.writes)}
+        places += [Place(by_name[n], "slice", 0, offset, base)
+                   for n, (base, offset) in self.buffers.slices.items() if used & self.pieces_of(n)]
         self.measure(values, arena)
         program = Program(self.graph.name, tuple(self.buffers.of[n].name for n in self.graph.inputs),
                           tuple(self.buffers.of[n].name for n in self.graph.outputs), tuple(places), tuple(steps),
@@ -73,57 +89,59 @@ class _Planner:
 
     # --- order and barriers
 
-    def steps(self) -> list[Step]:
-        """Launches with a barrier only where a later one touches what an earlier one wrote."""
-        launches = [Launch(k, tuple(self.buffers.owner(b.name) for b in k.arguments), barrier=False)
-                    for k in self.kernels]
-        written: set[str] = set()
+    def with_barriers(self, given: Sequence[Step]) -> tuple[Step, ...]:
+        """Barriers where a launch touches what an earlier one wrote, or writes what an earlier one reads, and before
+        whatever is not a launch; inside loops and choices too."""
         steps: list[Step] = []
-        for launch in launches:
-            if written & {*launch.reads, *launch.writes}:
-                steps[-1] = replace(steps[-1], barrier=True)
-                written = set()
-            written |= set(launch.writes)
-            steps.append(launch)
-        if steps:
-            steps[-1] = replace(steps[-1], barrier=True)
-        for code, node in enumerate(self.graph.effects, 1):
-            a = node.attributes
-            steps.append(CheckStep(self.buffers.of[node].name, code, a.error, a.message))
-        return steps
+        written: set[str] = set()
+        read: set[str] = set()
+        for step in given:
+            if isinstance(step, Launch):
+                reads, writes = ({base_of(n, self.bases) for n in names} for names in (step.reads, step.writes))
+                clash = bool(written & (reads | writes) or read & writes)
+            else:
+                step, clash, reads, writes = self.separated(step), True, set(), set()
+            if clash:
+                _wait(steps)
+                written, read = set(), set()
+            written, read = written | writes, read | reads
+            steps.append(step)
+        _wait(steps)
+        return tuple(steps)
+
+    def separated(self, step: Step) -> Step:
+        return step.with_regions(self.with_barriers) if isinstance(step, CONTROL) else step
 
     # --- places
 
-    def fixed_places(self, steps: list[Step]) -> tuple[list[Place], list]:
+    def pieces_of(self, name: str) -> set[str]:
+        """A slice and the slices of it."""
+        return {n for n in self.bases if n == name or self.bases[n] in self.pieces_of(name)} if name in self.bases else set()
+
+    def fixed_places(self, steps: Sequence[Step]) -> tuple[list[Place], list]:
         places = [Place(self.buffers.of[n], "input", i) for i, n in enumerate(self.graph.inputs)]
         places += [Place(self.buffers.of[n], "output", i) for i, n in enumerate(self.graph.outputs)]
-        used = {name for s in steps for name in (*s.reads, *s.writes)}
+        used = {base_of(name, self.bases) for s in every_step(steps) for name in (*s.reads, *s.writes)}
         by_name = self.buffers.by_name
         constants = [name for name in self.buffers.constants if name in used]
         places += [Place(by_name[name], "constant", i) for i, name in enumerate(constants)]
         return places, [self.buffers.constants[name] for name in constants]
 
-    def values(self, steps: list[Step], fixed: set[str]) -> dict[str, Value]:
-        ranges: dict[str, tuple[int, int]] = {}
-        phase = 0
-        for step in steps:
-            for name in (*step.reads, *step.writes):
-                ranges[name] = (ranges.get(name, (phase, phase))[0], phase)
-            phase += not isinstance(step, Launch) or step.barrier
+    def values(self, fixed: set[str]) -> dict[str, Value]:
+        ranges = self.timeline.live_ranges(self.bases)
         sizes = {b.name: _aligned(b.type.size * b.dtype.itemsize) for b in self.buffers.by_name.values()}
         return {name: Value(name, sizes[name], *span) for name, span in ranges.items() if name not in fixed}
 
     # --- in place
 
-    def in_place(self, steps: list[Step], values: dict[str, Value], fixed: set[str]) -> dict[str, str]:
+    def in_place(self, values: dict[str, Value]) -> dict[str, str]:
         """output -> the input whose memory it takes."""
         same: dict[str, str] = {}
         if "in_place" in self.disable:
             return same
-        phase = 0
         taken: set[str] = set()
-        touches = _touches(steps)
-        for step in steps:
+        touches = self.touches()
+        for phase, step in self.timeline.entries:
             if isinstance(step, Launch):
                 for out, source in _overwritable(step.kernel):
                     new, old = self.named(step, out), self.named(step, source)
@@ -134,8 +152,14 @@ class _Planner:
                         taken.add(old)
                         self.report.in_place.append(f"{new} over {old}")
                         break
-                phase += step.barrier
         return same
+
+    def touches(self) -> Counter[tuple[str, int]]:
+        """(buffer, phase) -> how many steps of the phase touch it."""
+        found: Counter[tuple[str, int]] = Counter()
+        for phase, step in self.timeline.entries:
+            found.update((base_of(name, self.bases), phase) for name in {*step.reads, *step.writes})
+        return found
 
     def named(self, step: Launch, buffer: str) -> str:
         return self.buffers.owner(buffer)
@@ -166,14 +190,24 @@ class _Planner:
                                 default=0)
 
 
-def _touches(steps: list[Step]) -> Counter[tuple[str, int]]:
-    """(buffer, phase) -> how many steps of the phase touch it."""
-    found: Counter[tuple[str, int]] = Counter()
-    phase = 0
-    for step in steps:
-        found.update((name, phase) for name in {*step.reads, *step.writes})
-        phase += not isinstance(step, Launch) or step.barrier
-    return found
+def _wait(steps: list[Step]) -> None:
+    """What follows waits for the steps so far."""
+    if steps and isinstance(steps[-1], Launch):
+        steps[-1] = replace(steps[-1], barrier=True)
+
+
+def numbered(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Each check with a code of its own, from 1 up."""
+    codes = count(1)
+
+    def coded(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        return tuple(map(one, steps))
+
+    def one(step: Step) -> Step:
+        if isinstance(step, CONTROL):
+            return step.with_regions(coded)
+        return replace(step, code=next(codes)) if isinstance(step, CheckStep) else step
+    return coded(steps)
 
 
 def _aligned(size: Dim) -> Dim:

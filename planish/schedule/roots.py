@@ -27,7 +27,7 @@ class _Chooser:
     def __init__(self, graph: Graph, hint: dict[str, int]):
         self.hint = hint
         self.users = graph.users()
-        self.wanted = set(graph.roots)
+        self.wanted = set(graph.roots) | {o for n in graph.nodes() if n.op.has("control") for o in n.operands}
         self.roots: set[Node] = set()
         self.sinks: dict[Node, set[Node]] = {}
         self.weight: dict[Node, int] = {}
@@ -65,10 +65,10 @@ class _Chooser:
 
     def is_free(self, node: Node) -> bool:
         """Recomputed rather than stored: pure movement, and arithmetic on single numbers' worth of data."""
-        if node.op.name in ("reshape", "broadcast_to", "transpose", "slice", "reverse", "iota"):
+        if node.op.name in ("reshape", "broadcast_to", "transpose", "slice", "reverse", "iota", "size"):
             return True
         if node.op.has("pointwise"):
-            return node.op.name in CHEAP and all(splat_of(o) is not None or o.op.name == "iota" for o in node.operands)
+            return node.op.name in CHEAP and all(map(is_number, node.operands))
         return False
 
     def is_costly(self, node: Node) -> bool:
@@ -97,6 +97,11 @@ class _Chooser:
     def count(self, node: Node) -> int:
         types = node.type if isinstance(node.type, tuple) else (node.type,)
         return prod(hinted(d, self.hint) for d in types[0].shape)
+
+
+def is_number(node: Node) -> bool:
+    """Whether a node's elements are known without memory."""
+    return splat_of(node) is not None or node.op.name in ("iota", "size")
 
 
 def has_memory(node: Node) -> bool:

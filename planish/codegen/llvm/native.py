@@ -19,7 +19,7 @@ from planish.codegen.llvm.emit import emit_assembly, emit_object
 from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.program import ProgramCode, write_program
 from planish.ir.graph import Graph
-from planish.schedule.program import CheckStep, Launch, Program
+from planish.schedule.program import CheckStep, Program, every_step
 from planish.types import Dim, is_static
 
 
@@ -69,7 +69,7 @@ class NativeCode:
 
     @property
     def checks(self) -> list[CheckStep]:
-        return [s for s in self.program.steps if isinstance(s, CheckStep)]
+        return [s for s in every_step(self.program.steps) if isinstance(s, CheckStep)]
 
 
 def generate(program: Program, outputs: tuple[tuple[str, int], ...], graph: Graph, target: Target,
@@ -84,7 +84,7 @@ def generate(program: Program, outputs: tuple[tuple[str, int], ...], graph: Grap
     symbols = {s.name for s in program.symbols}
     extra = tuple(d for d in sizes if not is_static(d) and str(d) not in symbols)
     code = write_program(program, target, numerics, extra)
-    work = sum(isinstance(s, Launch) and any(a.parallel for a in s.kernel.shared) for s in program.steps)
+    work = sum(any(a.parallel for a in k.shared) for k in program.kernels)
     return NativeCode(program, code, target, inputs, tuple(types), work)
 
 

@@ -1,0 +1,111 @@
+"""Control ops as steps: cond, while_loop and scan_loop, with their graphs as regions.
+
+    cond        if p { then -> results } else { else -> results }
+    while_loop  copy operands -> state; while p { condition(state) -> p } do { body(state) -> next; copy next -> state }
+    scan_loop   copy operands -> state; for i in length { body(state, slices of xs) -> next, slices of ys;
+                copy next -> state }
+
+The state is the memory of the results. What the body hands on as it came keeps the operand's memory and is not copied.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from planish.ir.graph import Graph
+from planish.ir.node import Node
+from planish.schedule.buffers import Buffers
+from planish.schedule.kernel import Buffer
+from planish.schedule.program import For, If, Step, While
+from planish.types import BOOL, TensorType, symbol, symbols_of
+
+if TYPE_CHECKING:
+    from planish.schedule.lower import Lowering
+
+
+class ControlLowering:
+    """Lowers one control op, whose operands and results have buffers in `buffers`."""
+
+    def __init__(self, lowering: Lowering, node: Node, buffers: Buffers):
+        self.lowering, self.node, self.buffers = lowering, node, buffers
+        self.prefix = lowering.new_prefix()
+        self.types: tuple[TensorType, ...] = node.type
+        self.operands = [buffers.owner(buffers.of[o].name) for o in node.operands]
+        items = [n for n in buffers.of if n.op.name == "item" and n.operands[0] is node]
+        self.results = {n.attributes.index: buffers.owner(buffers.of[n].name) for n in items}
+
+    def steps(self) -> list[Step]:
+        return {"cond": self.cond, "while_loop": self.while_loop, "scan_loop": self.scan_loop}[self.node.op.name]()
+
+    def new(self, name: str, type_: TensorType) -> str:
+        return self.buffers.add(Buffer(f"{self.prefix}{name}", type_)).name
+
+    def region(self, graph: Graph, inputs: Sequence[str], targets: Sequence[str | None]) -> tuple[Step, ...]:
+        return self.lowering.region(graph, inputs, targets, self.buffers)
+
+    def copy(self, source: str, target: str, type_: TensorType) -> Step:
+        return self.lowering.copy(source, target, type_, self.buffers)
+
+    # --- the three ops
+
+    def cond(self) -> list[Step]:
+        a = self.node.attributes
+        predicate, *operands = self.operands
+        targets = [self.results.get(i) for i in range(len(self.types))]
+        return [If(predicate, self.region(a.then_graph, operands, targets), self.region(a.else_graph, operands, targets))]
+
+    def while_loop(self) -> list[Step]:
+        a = self.node.attributes
+        state = _State(self, a.body, len(self.types))
+        predicate = self.new("p", TensorType(BOOL))
+        condition = self.region(a.condition, state.names, [predicate])
+        body = self.region(a.body, state.names, state.following)
+        return [*state.before(), While(condition, predicate, (*body, *state.handed_on()))]
+
+    def scan_loop(self) -> list[Step]:
+        a = self.node.attributes
+        state = _State(self, a.body, a.carries)
+        counter = symbol(f"{self.prefix}i", 0, a.length - 1)
+        names = [self.slice(f"x{i}", node.type, name, counter)
+                 for i, (node, name) in enumerate(zip(a.body.inputs[a.carries:], self.operands[a.carries:], strict=True))]
+        targets: list[str | None] = []
+        for i, node in enumerate(a.body.outputs[a.carries:]):
+            stacked = self.results.get(a.carries + i)
+            targets.append(None if stacked is None else self.slice(f"y{i}", node.type, stacked, counter))
+        body = self.region(a.body, [*state.names, *names], [*state.following, *targets])
+        loop = For(symbols_of(counter)[f"{self.prefix}i"], a.length, (*body, *state.handed_on()), a.reverse)
+        return [*state.before(), loop]
+
+    def slice(self, name: str, type_: TensorType, of: str, counter: object) -> str:
+        """One piece along the first axis of a stacked buffer, contiguous in it."""
+        name = self.new(name, type_)
+        self.buffers.slices[name] = of, counter * (type_.size * type_.dtype.itemsize)
+        return name
+
+
+class _State:
+    """What a loop hands from round to round: the buffers that hold it, and those a round writes."""
+
+    def __init__(self, control: ControlLowering, body: Graph, count: int):
+        self.control = control
+        self.types = control.types[:count]
+        self.kept = [body.outputs[i] is body.inputs[i] for i in range(count)]
+        self.names = [self._name(i) for i in range(count)]
+        self.following = [None if kept else control.new(f"n{i}", self.types[i]) for i, kept in enumerate(self.kept)]
+
+    def _name(self, i: int) -> str:
+        if self.kept[i]:
+            return self.control.operands[i]
+        return self.control.results.get(i) or self.control.new(f"s{i}", self.types[i])
+
+    def before(self) -> list[Step]:
+        """The first state; a result that never changes is a copy of its operand."""
+        targets = [self.control.results.get(i) if kept else name
+                   for i, (kept, name) in enumerate(zip(self.kept, self.names))]
+        return [self.control.copy(self.control.operands[i], target, self.types[i])
+                for i, target in enumerate(targets) if target is not None]
+
+    def handed_on(self) -> list[Step]:
+        """The end of a round."""
+        return [self.control.copy(new, name, type_)
+                for new, name, type_ in zip(self.following, self.names, self.types) if new is not None]

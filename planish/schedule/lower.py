@@ -1,0 +1,179 @@
+"""From a prepared graph to steps: fuse, lay out, schedule each kernel, and lower the graphs inside control ops.
+
+In: a graph whose outputs are distinct roots. Out: steps without barriers, and the buffers they use. A graph inside a
+control op becomes a region: its inputs are buffers from outside, its results are written into buffers from outside.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from planish.ir.graph import Graph
+from planish.ir.node import Node
+from planish.schedule.buffers import Buffers
+from planish.schedule.choose import schedule_loops
+from planish.schedule.contraction import schedule_contraction
+from planish.schedule.control import ControlLowering
+from planish.schedule.fuse import Fused, fuse
+from planish.schedule.kernel import Axis, Buffer, Kernel, Load, Stage, Store
+from planish.schedule.layout import assign_layouts
+from planish.schedule.machine import Machine
+from planish.schedule.prepare import prepare
+from planish.schedule.program import CONTROL, CheckStep, Launch, Step, every_step
+from planish.schedule.sorting import with_work
+from planish.types import TensorType
+
+Where = tuple[tuple[str, int], ...]
+
+
+def schedule_kernel(kernel: Kernel, machine: Machine, hint: dict[str, int], buffers: Buffers,
+                    disable: frozenset[str]) -> list[Kernel]:
+    """The kernel with its schedule, after any kernels that prepare its operands (packing)."""
+    tiled = None if "register_tile" in disable else schedule_contraction(kernel, machine, hint, buffers, disable)
+    return tiled or [schedule_loops(kernel, machine, hint)]
+
+
+@dataclass
+class Lowering:
+    """One build. `disable` and `observe` are build_program's; `decisions` and `seconds` are filled in."""
+
+    machine: Machine
+    hint: dict[str, int]
+    disable: frozenset[str] = frozenset()
+    observe: Callable[[Kernel, Kernel], None] | None = None
+    decisions: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: {"fuse": 0.0, "schedule": 0.0})
+    parts: int = 0
+
+    def whole(self, graph: Graph) -> tuple[list[Step], Buffers]:
+        """The steps of a program's graph."""
+        fused = self.fused(graph, "")
+        buffers = Buffers(fused.buffers, fused.views)
+        return self.steps(graph, fused, buffers), buffers
+
+    def new_prefix(self) -> str:
+        self.parts += 1
+        return f"r{self.parts}_"
+
+    def fused(self, graph: Graph, prefix: str) -> Fused:
+        start = perf_counter()
+        fused = fuse(graph, self.hint, disable=self.disable, prefix=prefix)
+        self.decisions += fused.decisions
+        self.seconds["fuse"] += perf_counter() - start
+        return fused
+
+    def steps(self, graph: Graph, fused: Fused, buffers: Buffers) -> list[Step]:
+        """The steps of a fused graph; `buffers` has its nodes, and takes what else is needed."""
+        laid = iter(self.laid_out([k for k in fused.kernels if isinstance(k, Kernel)], graph, buffers))
+        steps: list[Step] = []
+        for one in fused.kernels:
+            if isinstance(one, Node):
+                steps += ControlLowering(self, one, buffers).steps()
+            else:
+                steps += [self.launch(k, buffers) for k in self.scheduled(next(laid), buffers)]
+        return _with_checks(steps, graph.effects, buffers)
+
+    def laid_out(self, kernels: list[Kernel], graph: Graph, buffers: Buffers) -> list[Kernel]:
+        if "assign_layouts" in self.disable:
+            return kernels
+        control = [n for n in graph.nodes() if n.op.has("control")]
+        items = {n for n in buffers.of if n.op.name == "item" and n.operands[0] in control}
+        fixed = {buffers.of[n].name for n in (*graph.roots, *items, *(o for c in control for o in c.operands))}
+        return assign_layouts(kernels, buffers, fixed, self.hint, self.decisions)
+
+    def scheduled(self, kernel: Kernel, buffers: Buffers) -> list[Kernel]:
+        start = perf_counter()
+        made = [kernel] if "schedule" in self.disable else schedule_kernel(
+            kernel, self.machine, self.hint, buffers, self.disable)
+        made = [with_work(k, self.machine.threads, buffers) for k in made]
+        if self.observe is not None:
+            self.observe(kernel, made[-1])
+        self.seconds["schedule"] += perf_counter() - start
+        return made
+
+    def launch(self, kernel: Kernel, buffers: Buffers) -> Launch:
+        launch = Launch(kernel, tuple(buffers.owner(b.name) for b in kernel.arguments), barrier=False)
+        if not any(name in buffers.slices for name in launch.writes):
+            return launch
+        # A slice may start anywhere; streaming stores want whole cache lines.
+        return replace(launch, kernel=replace(kernel, steps=tuple(s for s in kernel.steps if s.name != "stream")))
+
+    # --- regions
+
+    def region(self, graph: Graph, inputs: Sequence[str], targets: Sequence[str | None],
+               outside: Buffers) -> tuple[Step, ...]:
+        """The steps of a graph inside a control op. `inputs` names the buffers its inputs are, `targets` those its
+        results go to (None: not wanted), all of them known to `outside`."""
+        wanted = [(o, t) for o, t in zip(graph.outputs, targets, strict=True) if t is not None]
+        graph, where = distinct_outputs(prepare(replace(graph, outputs=tuple(o for o, _ in wanted), output_names=())))
+        fused = self.fused(graph, self.new_prefix())
+        inside = Buffers(fused.buffers, constants=dict(outside.constants), slices=dict(outside.slices))
+        inside.views = {fused.buffers[n].name: name for n, name in zip(graph.inputs, inputs, strict=True)}
+        copies: list[tuple[str, str, TensorType]] = []
+        for (kind, k), (node, target) in zip(where, wanted):
+            own = fused.buffers[graph.outputs[k]].name if kind == "program" else ""
+            if own and own not in inside.views:
+                inside.views[own] = target
+            else:
+                copies.append((inside.owner(own) if own else self.source(kind, k, node, inputs, inside), target, node.type))
+        inside.views |= {view: inside.owner(of) for view, of in fused.views.items()}
+        steps = self.steps(graph, fused, inside)
+        steps += [self.copy(source, target, type_, inside) for source, target, type_ in copies]
+        outside.include(inside)
+        return tuple(steps)
+
+    def source(self, kind: str, k: int, node: Node, inputs: Sequence[str], inside: Buffers) -> str:
+        """The buffer of a result that is an input or a constant."""
+        if kind == "input":
+            return inputs[k]
+        while node.op.name == "reshape":
+            node = node.operands[0]
+        return inside.add(Buffer(f"{self.new_prefix()}c", node.type), node.attributes.array).name
+
+    def copy(self, source: str, target: str, type_: TensorType, buffers: Buffers) -> Step:
+        """A launch that copies a buffer to another."""
+        flat = type_.with_shape((type_.size,))
+        old, new = Buffer("x", flat), Buffer("y", flat)
+        axis = Axis("s0", type_.size)
+        index = (0,) if type_.size == 1 else (axis.symbol,)
+        stage = Stage("t0", (), Load(old, index), type_.dtype, store=Store(new, index))
+        kernel = Kernel(f"{self.new_prefix()}copy", () if type_.size == 1 else (axis,), (stage,), (old,), (new,), ops=("copy",))
+        scheduled = kernel if "schedule" in self.disable else schedule_loops(kernel, self.machine, self.hint)
+        return self.launch_on(scheduled, (source, target), buffers)
+
+    def launch_on(self, kernel: Kernel, names: tuple[str, ...], buffers: Buffers) -> Launch:
+        views = {b.name: name for b, name in zip(kernel.arguments, names, strict=True)}
+        return self.launch(kernel, replace(buffers, views=views))
+
+
+def distinct_outputs(graph: Graph) -> tuple[Graph, Where]:
+    """The graph with each computed output once and without reshapes at its end, and where each output is then."""
+    computed: list[Node] = []
+    where: list[tuple[str, int]] = []
+    for output in graph.outputs:
+        base = output
+        while base.op.name == "reshape":
+            base = base.operands[0]
+        if base.op.name == "input":
+            where.append(("input", graph.inputs.index(base)))
+        elif base.op.name == "constant":
+            where.append(("constant", 0))
+        else:
+            if base not in computed:
+                computed.append(base)
+            where.append(("program", computed.index(base)))
+    return replace(graph, outputs=tuple(computed), output_names=()), tuple(where)
+
+
+def _with_checks(steps: list[Step], effects: Sequence[Node], buffers: Buffers) -> list[Step]:
+    """Checks in their order, before the first loop or choice for which they are ready, else at the end."""
+    waiting = [CheckStep(buffers.owner(buffers.of[n].name), 0, n.attributes.error, n.attributes.message) for n in effects]
+    written: set[str] = set()
+    placed: list[Step] = []
+    for step in steps:
+        while isinstance(step, CONTROL) and waiting and waiting[0].buffer in written:
+            placed.append(waiting.pop(0))
+        placed.append(step)
+        written.update(n for s in every_step([step]) for n in s.writes)
+    return placed + waiting
