@@ -104,7 +104,7 @@ class Scalars:
 
     def _view(self, node: Node) -> Buffer | None:
         """A reshape of materialised row-major memory is the same memory."""
-        if node.op.name != "reshape" or node.operands[0] in self.indexed:
+        if node.op.name != "reshape" or node.operands[0] in self.indexed or _is_squeeze(node):
             return None
         base = self.buffers.get(node.operands[0]) or self._view(node.operands[0])
         if base is None or base.order or base.space != "global":
@@ -115,6 +115,12 @@ class Scalars:
             self._view_buffers[key] = view
             self.views[view.name] = key[0]
         return self._view_buffers[key]
+
+
+def _is_squeeze(node: Node) -> bool:
+    """A reshape that only adds or drops axes of size 1: as an index map it costs nothing."""
+    old, new = ([d for d in n.shape if d != 1] for n in (node.operands[0], node))
+    return old == new
 
 
 def load(buffer: Buffer, index: Point) -> Load:
@@ -297,6 +303,10 @@ def _iota(s: Scalars, node: Node, index: Point) -> Scalar:
     return Index(i, node.dtype) if is_dim(i) else cast_to(i, node.dtype)
 
 
+def _size(s: Scalars, node: Node, index: Point) -> Scalar:
+    return Index(node.attributes.dim, node.dtype)
+
+
 # --- gathers
 
 def wrapped_signed(i: Scalar, size: Dim) -> Scalar:
@@ -409,7 +419,7 @@ def _constant(s: Scalars, node: Node, index: Point) -> Scalar:
 
 INDEX_MAPS: dict[str, Callable[[Scalars, Node, Point], Any]] = {
     "reshape": _reshape, "broadcast_to": _broadcast_to, "transpose": _transpose, "slice": _slice, "reverse": _reverse,
-    "pad": _pad, "concat": _concat, "iota": _iota, "take": _take, "take_along": _take_along, "gather_nd": _gather_nd,
+    "pad": _pad, "concat": _concat, "iota": _iota, "size": _size, "take": _take, "take_along": _take_along, "gather_nd": _gather_nd,
     "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice, "random_bits": _random_bits, "check": _check,
 }
 

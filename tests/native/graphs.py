@@ -30,7 +30,7 @@ class RandomProgram:
     def __init__(self, choose: Choose, dtype: DType, symbolic: bool):
         self.choose, self.dtype = choose, dtype
         self.sizes: tuple[Dim, ...] = (BATCH, BATCH, *SIZES) if symbolic else SIZES
-        shape = tuple(choose(self.sizes) for _ in range(choose((1, 2, 2, 3))))
+        shape = (*(choose(self.sizes) for _ in range(choose((0, 1, 1, 2)))), BATCH if symbolic else choose(SIZES))
         while _elements(shape) > LARGEST:
             shape = shape[1:]
         shapes = (shape, (shape[-1],), (*shape[:-1], 1))

@@ -9,7 +9,7 @@ import pytest
 
 from planish.compiler import Options, compile_graph
 from planish.ir import Graph, Node, input_node, interpret
-from planish.ops.rules import ops
+from planish.ops.rules import apply_nullary, ops
 from planish.types import FLOAT32, FLOAT64, INT32, INT64, UINT32, DType, TensorType, evaluate_dim, symbol
 
 SIZES = (0, 1, 7, 8, 33, 1000)
@@ -59,7 +59,7 @@ CASES: dict[str, tuple[Make, list[tuple[DType, tuple]]]] = {
     "take": (lambda x, i: ops.take(x, i, axis=0), [(FLOAT32, (POSITIVE, 4)), (INT64, (6,))]),
     "take by symbolic indices": (lambda x, i: ops.take(x, i, axis=0), [(FLOAT32, (9, 4)), (INT64, (B,))]),
     "scatter": (_scatter, [(FLOAT32, (7, 4)), (INT64, (B, 4)), (FLOAT32, (B, 4))]),
-    "iota": (lambda x: x + ops.iota(shape=(B,), axis=0, dtype=INT32), [(INT32, (B,))]),
+    "iota": (lambda x: x + apply_nullary(ops.iota, x, shape=(B,), axis=0, dtype=INT32), [(INT32, (B,))]),
     "random": (lambda x, k: (ops.random_uniform(k, shape=(B, 3), dtype=FLOAT32) + x),
                [(FLOAT32, (B, 3)), (UINT32, (2,))]),
 }
