@@ -1,14 +1,18 @@
 """The loops IR: a kernel is loops, index maps, scalar expressions, and what the schedule did to them.
 
-    kernel k0(x: f32[4096, 1024]) -> (y: f32[4096, 1024])
+    kernel k0(x: f32[4096, 1024]) -> (y: f32[4096, 1024]) {
       for s0 in 4096 parallel:
-        m = maximum over a in 1024 vector(8) unroll(4): x[s0, a]
-        for a in 1024 vector(8): e[a] = exp(x[s0, a] - m) ; ...
+        m: f32 = maximum over a0 in 1024 vector(8) unroll(4):
+          x[s0, a0]
+        t1: f32 = map over a1 in 1024 vector(8):
+          y[s0, a1] = exp(x[s0, a1] - m)
+    }
 
-A kernel runs its stages in order for every point of its shared axes. A stage maps (stores a value at every point of its
-own axes), reduces over its axes to one value that later stages name, or scans. Points of the shared axes are independent
-unless the kernel is serial, so they may run in any order and on any thread. Index expressions are `Dim`s over axes and
-symbols; an index known only at run time (a gather) is a scalar expression.
+A kernel runs its stages in order for every point of its shared axes. A stage maps (stores a value at every
+point of its own axes), reduces over its axes to one value that later stages name, scans, or sorts. Points of
+the shared axes are independent unless the kernel is serial, so they may run in any order and on any thread.
+Index expressions are `Dim`s over axes and symbols; an index known only at run time (a gather) is a scalar
+expression.
 """
 from __future__ import annotations
 
@@ -109,7 +113,8 @@ class Load:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What an earlier stage of the kernel came to (`has_result`), at the same point of the shared axes."""
+    """What an earlier stage of the kernel came to, at the same point of the shared axes: the result of a
+    reduction, or the value of a map without axes (`has_result`)."""
 
     stage: str
     dtype: DType
@@ -161,9 +166,10 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Sort:
-    """Sorts each row stably. `key` is the element at `axis`; values and positions (int64) of the first `count` are
-    stored at `[shared..., 0:count]` along the sorted axis. `work` is scratch memory, a row of bytes for each thread;
-    its number of rows limits the threads (sorting.py)."""
+    """Sorts the row along `axis`, stably, at each point of the shared axes. `key` is the row's element at the
+    axis; the first `count` in order are stored at the axis's values 0 to count - 1: `values` what they are,
+    `positions` where they were (int64); either may be left out. No later stage may name it. `work` is scratch
+    memory, a row of bytes for each thread; its number of rows limits the threads (sorting.py)."""
 
     name: str
     axis: Axis
@@ -188,11 +194,13 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class RegisterTile:
-    """The structured body of a contraction `acc[m, n] = sum over k of lhs[m, k] * rhs[k, n]`.
+    """How a contraction runs: `acc[batch, m, n] = sum over k of lhs[batch, m, k] * rhs[batch, k, n]`.
 
-    m, n, k name axes: m and n shared ones, k those of the reduce stage, each outermost first. `rows` of m by `vectors`
-    of `lanes` along n stay in registers over all of k. The right operand is read as panels `rhs[panel, k, lane]` of
-    rows `width` wide when packed, else in place, contiguous along n.
+    The names are of axes: batch, m and n shared ones, k those of the reduce stage, each outermost first; the
+    left operand moves along m, the right one along n, both along k. `rows` of m by `vectors` of `lanes` along
+    n stay in registers over all of k; the stages after the sum run on them there. The right operand is read
+    as panels `rhs[batch, panel, k, lane]` of `vectors * lanes` columns when `packed`, else in place,
+    contiguous along n.
     """
 
     batch: tuple[str, ...]

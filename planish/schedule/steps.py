@@ -8,7 +8,7 @@
     parallel   for s in n                    ->  points shared out among the threads
     stream     y[i] = ...                    ->  stores that go round the caches (the result is larger than they are)
 
-Register tiles, packing and pipelining of contractions are in contraction.py.
+Register tiles and packing of contractions are in contraction.py.
 """
 from __future__ import annotations
 
