@@ -33,7 +33,9 @@ class Peer:
 def prepare_planish(workload: Workload, threads: int) -> Ready:
     import planish
     planish.set_num_threads(threads)
-    function, x = planish.jit(workload.numpy(np.float32)), workload.inputs()
+    plain, x = workload.numpy(np.float32), workload.inputs()
+    planish.freeze([cell.cell_contents for cell in plain.__closure__ or ()])  # weights are constants, as everywhere
+    function = planish.jit(plain)
     return Ready(lambda: function(x), np.asarray)
 
 
