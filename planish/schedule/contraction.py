@@ -9,6 +9,7 @@ read in place when it already lies contiguous along n.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -45,6 +46,8 @@ LEAST_WORK = 1 << 10    # multiply-adds below which plain loops do as well
 
 # (vector registers) -> rows x vectors of the tile; the rest holds the right operand's vectors and one broadcast
 TILES = {16: (6, 2), 32: (12, 2)}
+# the same where rows of the left operand lie a run-time distance apart, so that each takes a register for its address
+APART = {16: (6, 2), 32: (5, 4)}
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
         return None
     stage = kernel.stages[0]
     lanes = machine.vector_bytes // stage.dtype.itemsize
-    rows, vectors = TILES[machine.registers]
+    rows, vectors = (TILES if _rows_step(roles) else APART)[machine.registers]
     extent = {a.name: a.extent for a in (*kernel.shared, *stage.axes)}
     if hinted(extent[roles.n], hint) < lanes // 2:
         return None
@@ -119,11 +122,13 @@ def choose_roles(kernel: Kernel, hint: dict[str, int], buffers: Buffers, *, any_
 def _roles_along(kernel: Kernel, n: str) -> list[Roles]:
     stage = kernel.stages[0]
     shared = [a.name for a in kernel.shared]
+    k = {a.name for a in stage.axes}
     result = []
     for lhs, rhs in (stage.value.args, stage.value.args[::-1]):
         left, right = _axes_of(lhs), _axes_of(rhs)
-        k = {a.name for a in stage.axes}
-        if n in left or n not in right or not k <= left & right or not _is_affine(lhs, rhs, [*shared, *k]):
+        if n in left or n not in right or not k <= left & right:
+            continue
+        if None in (*_strides(lhs, left).values(), *_strides(rhs, right).values()):
             continue
         m = tuple(a for a in shared if a in left and a not in right)
         batch = tuple(a for a in shared if a != n and a not in m)
@@ -131,8 +136,8 @@ def _roles_along(kernel: Kernel, n: str) -> list[Roles]:
     return result
 
 
-def _is_affine(lhs: Load, rhs: Load, axes: list[str]) -> bool:
-    return all(stride_along(Access(x.buffer, x.index), a) is not None for x in (lhs, rhs) for a in axes)
+def _strides(load: Load, axes: Iterable[str]) -> dict[str, Dim | None]:
+    return {a: stride_along(Access(load.buffer, load.index), a) for a in axes}
 
 
 def _k_order(stage: Stage, lhs: Load) -> tuple[str, ...]:
@@ -150,6 +155,11 @@ def _badness(kernel: Kernel, roles: Roles, hint: dict[str, int], buffers: Buffer
     rows = prod(hinted(a.extent, hint) for a in kernel.shared if a.name in roles.m)
     packing = 0 if buffers.is_constant(roles.rhs.buffer) else 1 if _is_contiguous(roles) else 2
     return (0 if any_order else scattered, size < 8, packing, -min(rows, 12), -size)
+
+
+def _rows_step(roles: Roles) -> bool:
+    """Whether the distance between rows of the left operand is known."""
+    return all(is_static(stride_along(Access(roles.lhs.buffer, roles.lhs.index), a)) for a in roles.m)
 
 
 def _is_contiguous(roles: Roles) -> bool:
@@ -197,7 +207,7 @@ def _packed(kernel: Kernel, roles: Roles, tile: RegisterTile, extent: dict[str, 
     index = (*(at[a] for a in batch), n // width, *(at[a] for a in roles.k), n % width)
     inputs = tuple(dict.fromkeys(b for b in (*_still_read(kernel, roles), packed)))
     kernel = replace(_multiplying(kernel, roles.lhs, Load(packed, index)), inputs=inputs)
-    return _tiled(kernel.with_step(Step("pack", (source.name, width))), roles, tile), before
+    return _tiled(kernel.with_step(Step("pack", (packed.name, width))), roles, tile), before
 
 
 def _still_read(kernel: Kernel, roles: Roles) -> list[Buffer]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planish.codegen.llvm.host import Target, host
+from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.native import NativeCode, generate
 from planish.compiler import Options, compile_graph, machine_of
 from planish.ir import Graph, Node, constant, input_node, interpret
@@ -38,10 +38,13 @@ from planish.types import (
 from tests.native.harness import Judgement, faults
 from tests.qemu import run_aarch64
 
-# what LLVM may assume of a server CPU with AVX-512; this machine's own sizes of caches
-AVX512 = replace(host(), triple="x86_64-unknown-linux-gnu", cpu="x86-64-v4", isa="avx512", vector_bytes=64, registers=32,
-                 features="+avx2,+fma,+f16c,+bmi,+bmi2,+avx512f,+avx512cd,+avx512bw,+avx512dq,+avx512vl,-prefer-256-bit")
-Built = tuple[list[Node], list[Node]]  # inputs and outputs
+# generic machines to compile for, whatever this one is
+_X86 = Target("x86_64-unknown-linux-gnu", "x86-64", "", "sse2", 16, 16, l1=32 << 10, l2=512 << 10, l3=16 << 20, cores=2)
+_AVX2 = "+avx2,+fma,+f16c,+bmi,+bmi2,+movbe"
+SSE2 = _X86
+AVX2 = replace(_X86, cpu="x86-64-v3", isa="avx2", features=_AVX2, vector_bytes=32)
+AVX512 = replace(_X86, cpu="x86-64-v4", isa="avx512", vector_bytes=64, registers=32,
+                 features=f"{_AVX2},+avx512f,+avx512cd,+avx512bw,+avx512dq,+avx512vl,-prefer-256-bit")
 
 
 @dataclass(frozen=True)
@@ -166,12 +169,12 @@ def _data(rng: np.random.Generator, name: str, dtype: DType, shape: tuple[int, .
 
 # --- where they run
 
-def code_for(target: Target, graph: Graph, numerics: str = "default") -> NativeCode:
+def code_for(target: Target, graph: Graph, hint: dict[str, int] | None = None) -> NativeCode:
     """What `compile_graph` makes, not loaded."""
-    optimized, _ = run_pipeline(graph, numerics=numerics)
-    built = build_program(optimized, machine_of(target), {})
+    optimized, _ = run_pipeline(graph, numerics="default")
+    built = build_program(optimized, machine_of(target), hint or {})
     assert built.outputs == tuple(("program", k) for k in range(len(graph.outputs)))
-    return generate(built.program, built.outputs, optimized, target, numerics)
+    return generate(built.program, built.outputs, optimized, target, "default")
 
 
 def run_here(target: Target, one: Case) -> Sequence[np.ndarray]:
