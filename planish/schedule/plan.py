@@ -78,9 +78,9 @@ class _Planner:
         offsets, arena = self.offsets(values, same)
         by_name = self.buffers.by_name
         places += [Place(by_name[name], "arena", 0, offset) for name, offset in offsets.items()]
-        used = {name for s in every_step(steps) for name in (*s.reads, *s.writes)}
+        used = self.used_slices(steps)
         places += [Place(by_name[n], "slice", 0, offset, base)
-                   for n, (base, offset) in self.buffers.slices.items() if used & self.pieces_of(n)]
+                   for n, (base, offset) in self.buffers.slices.items() if n in used]
         self.measure(values, arena)
         program = Program(self.graph.name, tuple(self.buffers.of[n].name for n in self.graph.inputs),
                           tuple(self.buffers.of[n].name for n in self.graph.outputs), tuple(places), tuple(steps),
@@ -114,9 +114,14 @@ class _Planner:
 
     # --- places
 
-    def pieces_of(self, name: str) -> set[str]:
-        """A slice and the slices of it."""
-        return {n for n in self.bases if n == name or self.bases[n] in self.pieces_of(name)} if name in self.bases else set()
+    def used_slices(self, steps: Sequence[Step]) -> set[str]:
+        """The slices that steps touch, and those that these are pieces of."""
+        waiting = {name for s in every_step(steps) for name in (*s.reads, *s.writes)}
+        found: set[str] = set()
+        while waiting:
+            found |= waiting & self.bases.keys()
+            waiting = {self.bases[n] for n in waiting if n in self.bases}
+        return found
 
     def fixed_places(self, steps: Sequence[Step]) -> tuple[list[Place], list]:
         places = [Place(self.buffers.of[n], "input", i) for i, n in enumerate(self.graph.inputs)]

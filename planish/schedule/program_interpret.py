@@ -17,7 +17,19 @@ from planish.ops.record import get_op
 from planish.schedule.interpret import poisoned, run_kernel
 from planish.schedule.kernel import Buffer
 from planish.schedule.points import dim_values
-from planish.schedule.program import CheckStep, For, If, Launch, Place, Program, Step, Timeline, live_ranges
+from planish.schedule.program import (
+    CONTROL,
+    CheckStep,
+    For,
+    If,
+    Launch,
+    Place,
+    Program,
+    Step,
+    Timeline,
+    While,
+    live_ranges,
+)
 from planish.types import UINT8, Dim, dtype_of
 
 
@@ -74,7 +86,7 @@ class _Machine:
             together = list(group)
             for step in reversed(together) if self.harsh else together:
                 self.step(step)
-            if self.harsh:
+            if not isinstance(together[0], CONTROL):
                 self.forget(phase)
 
     def step(self, step: Step) -> None:
@@ -83,7 +95,7 @@ class _Machine:
         elif isinstance(step, CheckStep):
             self.check(step)
         elif isinstance(step, If):
-            self.steps(step.then if self.holds(step.predicate) else step.otherwise)
+            self.steps(step.then if self.holds(step) else step.otherwise)
         elif isinstance(step, For):
             length = self.size(step.length)
             for i in reversed(range(length)) if step.reverse else range(length):
@@ -91,12 +103,14 @@ class _Machine:
                 self.steps(step.body)
         else:
             self.steps(step.condition)
-            while self.holds(step.predicate):
+            while self.holds(step):
                 self.steps(step.body)
                 self.steps(step.condition)
 
-    def holds(self, predicate: str) -> bool:
-        return bool(self.bytes_at(predicate).view(bool)[0])
+    def holds(self, step: If | While) -> bool:
+        holds = bool(self.bytes_at(step.predicate).view(bool)[0])
+        self.forget(self.timeline.phase_of[id(step)])
+        return holds
 
     def launch(self, step: Launch) -> None:
         arguments = zip(step.kernel.arguments, step.arguments, strict=True)
@@ -111,6 +125,8 @@ class _Machine:
     def forget(self, phase: int) -> None:
         """Spoil the memory of values after their last use, but where one written in their place lives on. What came
         into a loop from before it is needed in the next round."""
+        if not self.harsh:
+            return
         arena = {name: span for name, span in self.live.items() if self.places[name].kind == "arena"}
         around = [start for start, stop in self.timeline.loops if start <= phase <= stop]
         kept = {self.places[name].offset for name, (first, last) in arena.items() if first == phase < last}

@@ -190,7 +190,7 @@ def _unwritten(steps: Iterable[Step], written: set[str], slices: dict[str, str])
             written |= sides[0] & sides[1]
         elif isinstance(step, For):
             yield from _unwritten(step.body, before, slices)
-            written |= {base_of(n, slices) for n in before - written if n in slices}
+            written |= {n for name in before - written for n in _bases(name, slices)}
         written |= set(step.writes)
 
 
@@ -209,6 +209,13 @@ def _barriers(program: Program) -> Iterator[tuple[Where, str]]:
             for name in sorted(shared):
                 yield step, f"{name} is used by {other.kernel.name} too, with no barrier between"
         together.append(step)
+
+
+def _bases(name: str, slices: dict[str, str]) -> Iterator[str]:
+    """What a slice is a piece of, from the nearest on."""
+    while name in slices:
+        name = slices[name]
+        yield name
 
 
 def _memory(step: Launch, program: Program) -> tuple[set[str], set[str]]:

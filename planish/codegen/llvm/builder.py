@@ -275,8 +275,22 @@ class Loop:
         return self.carry
 
 
+class Cell:
+    """A variable of a function; made in the entry block, LLVM keeps it in a register."""
+
+    def __init__(self, b: Builder, type_: str = "i64"):
+        self.b, self.type = b, type_
+        self.at = b.value("ptr", f"alloca {type_}, align 8")
+
+    def get(self) -> Value:
+        return self.b.load(self.type, self.at, 8)
+
+    def set(self, value: Value) -> None:
+        self.b.store(value, self.at, 8)
+
+
 class While:
-    """`while every test holds:`; what changes from round to round lives in memory, which LLVM keeps in registers."""
+    """`while every test holds:`; what changes from round to round lives in cells."""
 
     def __init__(self, b: Builder, hint: str):
         self.b = b

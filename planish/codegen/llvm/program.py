@@ -6,22 +6,26 @@ In: a program of scheduled kernels. Out: LLVM modules' texts, and the order of s
     i32  planish_derive(ptr sizes)
 
 `sizes` holds the symbols' values, then derived ones (sizes of outputs, bytes of the arena). Every thread runs the body;
-a barrier stands between kernels that depend on each other. Equal kernels are written once.
+a barrier stands between kernels that depend on each other. All threads decide alike at a choice or a loop: each reads the
+predicate after a barrier, and none goes on to overwrite it before all have. Equal kernels are written once.
 """
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 
-from planish.codegen.llvm.builder import Builder, Module, Value
+from planish.codegen.llvm.builder import Builder, Cell, Module, Value
+from planish.codegen.llvm.builder import While as Loop
 from planish.codegen.llvm.contraction import write_contraction
-from planish.codegen.llvm.expressions import Expressions
+from planish.codegen.llvm.expressions import Expressions, Scope
 from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.loops import write_kernel
 from planish.schedule.kernel import Kernel
-from planish.schedule.program import CheckStep, Launch, Place, Program
+from planish.schedule.program import CheckStep, For, If, Launch, Place, Program, Step, While, every_step
 from planish.schedule.rebuild import replace_buffers
 from planish.schedule.text import print_kernel
 from planish.types import Dim, is_static
@@ -84,24 +88,122 @@ def _write_body(module: Module, program: Program, names: dict[int, str], slots: 
     sizes = b.load("ptr", b.gep("i8", frame, b.i64(8)), 8)
     pool = b.load("ptr", b.gep("i8", frame, b.i64(16)), 8)
     values = {s: b.load("i64", b.gep("i64", sizes, b.i64(i)), 8) for s, i in slots.items()}
-    expressions = Expressions(b, _NO_KERNEL, {}, values, "default")
-    pointers = _Pointers(b, program, buffers, expressions)
-    last = program.steps[-1] if program.steps else None
-    for step in program.steps:
-        if isinstance(step, CheckStep):
-            _write_check(b, step, frame, tid, pointers(step.buffer))
-            continue
-        b.call(names[id(step.kernel)], "void", [*(pointers(a) for a in step.arguments), sizes, tid, threads])
-        if step.barrier and step is not last:
-            b.call("planish_barrier", "void", [pool, tid, threads])
+    body = _Body(b, program, names, _Pointers(b, program, buffers, Expressions(b, _NO_KERNEL, {}, values, "default")))
+    body.sizes, body.pool = sizes, pool
+    body.steps(program.steps)
     b.ret()
 
 
 _NO_KERNEL = Kernel("program", (), (), (), ())
 
 
+class _Body:
+    """Writes the steps. `failed` says whether a check has failed; every thread keeps its own, and all agree."""
+
+    sizes: Value
+    pool: Value
+
+    def __init__(self, b: Builder, program: Program, names: dict[int, str], pointers: _Pointers):
+        self.b, self.names, self.pointers = b, names, pointers
+        self.frame, self.tid, self.threads = b.parameters
+        self.tail = {id(step) for step in _tail(program.steps)}
+        self.failed = Cell(b, "i1") if any(isinstance(s, CheckStep) for s in every_step(program.steps)) else None
+        self.counters = {s.counter.name: Cell(b) for s in every_step(program.steps) if isinstance(s, For)}
+        if self.failed is not None:
+            self.failed.set(Value("i1", "false"))
+
+    def steps(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            self.step(step)
+
+    def step(self, step: Step) -> None:
+        if isinstance(step, Launch):
+            arguments = [*map(self.pointers, step.arguments), self.sizes, self.tid, self.threads]
+            self.b.call(self.names[id(step.kernel)], "void", arguments)
+            if step.barrier and id(step) not in self.tail:
+                self.barrier()
+        elif isinstance(step, CheckStep):
+            self.check(step)
+        elif isinstance(step, If):
+            self.choice(step)
+        elif isinstance(step, While):
+            self.while_loop(step)
+        else:
+            self.for_loop(step)
+
+    def barrier(self) -> None:
+        self.b.call("planish_barrier", "void", [self.pool, self.tid, self.threads])
+
+    def region(self, steps: Sequence[Step], counters: dict[str, Value] | None = None) -> None:
+        with self.pointers.inside(counters or {}):
+            self.steps(steps)
+
+    def truth(self, step: CheckStep | If | While) -> Value:
+        """The bool scalar a step looks at; all threads have read it before any goes on."""
+        buffer, = step.reads
+        value = self.b.cmp("icmp ne", self.b.load("i8", self.pointers(buffer)), Value("i8", "0"))
+        if id(step) not in self.tail:
+            self.barrier()
+        return value
+
+    def check(self, step: CheckStep) -> None:
+        """Thread 0 leaves the code of the first check that fails in the frame."""
+        b, failed = self.b, self.failed
+        assert failed is not None
+        before = failed.get()
+        fails = b.bin("xor", self.truth(step), Value("i1", "true"))
+        failed.set(b.bin("or", before, fails))
+        first = b.bin("and", fails, b.bin("xor", before, Value("i1", "true")))
+        store = b.when(b.bin("and", first, b.cmp("icmp eq", self.tid, b.i64(0))), "failed")
+        b.store(Value("i32", str(step.code)), b.gep("i8", self.frame, b.i64(24)), 4)
+        store.end()
+
+    def choice(self, step: If) -> None:
+        b = self.b
+        then, otherwise, after = b.label("then"), b.label("else"), b.label("after")
+        b.branch(self.truth(step), then, otherwise)
+        for label, region in ((then, step.then), (otherwise, step.otherwise)):
+            b.place(label)
+            self.region(region)
+            b.jump(after)
+        b.place(after)
+
+    def goes_on(self, loop: Loop) -> None:
+        if self.failed is not None:
+            loop.test(self.b.bin("xor", self.failed.get(), Value("i1", "true")))
+
+    def while_loop(self, step: While) -> None:
+        loop = self.b.repeat("while")
+        self.goes_on(loop)
+        self.region(step.condition)
+        loop.test(self.truth(step))
+        self.goes_on(loop)
+        self.region(step.body)
+        loop.end()
+
+    def for_loop(self, step: For) -> None:
+        b, counter = self.b, self.counters[step.counter.name]
+        counter.set(b.i64(0))
+        length = self.pointers.expressions.dim(step.length)
+        loop = b.repeat("for")
+        at = counter.get()
+        loop.test(b.cmp("icmp slt", at, length))
+        self.goes_on(loop)
+        index = b.bin("sub", b.add(length, b.i64(-1)), at) if step.reverse else at
+        self.region(step.body, {step.counter.name: index})
+        counter.set(b.add(at, b.i64(1)))
+        loop.end()
+
+
+def _tail(steps: Sequence[Step]) -> Sequence[Step]:
+    """The launch or the checks at the end: nothing waits for them."""
+    checks = list(takewhile(lambda s: isinstance(s, CheckStep), reversed(steps)))
+    return checks or [s for s in steps[-1:] if isinstance(s, Launch)]
+
+
 class _Pointers:
-    """Addresses of buffers, each computed once."""
+    """Addresses of buffers. Those of slices are computed where they are used, the others once, at the start: they hold
+    in every branch."""
 
     def __init__(self, b: Builder, program: Program, table: Value, expressions: Expressions):
         self.b, self.table, self.expressions = b, table, expressions
@@ -109,32 +211,31 @@ class _Pointers:
         self.first = {"input": 0, "output": len(program.inputs), "constant": len(program.inputs) + len(program.outputs)}
         self.arena_slot = self.first["constant"] + len(program.constants)
         self.known: dict[object, Value] = {}
-
-    def __call__(self, name: str) -> Value:
-        if name not in self.known:
-            place = self.places[name]
+        for place in program.buffers:
             if place.kind == "arena":
                 base = self.entry(self.arena_slot)
-                self.known[name] = self.b.gep("i8", base, self.expressions.dim(place.offset))
-            else:
-                self.known[name] = self.entry(self.first[place.kind] + place.position)
-        return self.known[name]
+                self.known[place.name] = b.gep("i8", base, expressions.dim(place.offset))
+            elif place.kind != "slice":
+                self.known[place.name] = self.entry(self.first[place.kind] + place.position)
+
+    def __call__(self, name: str) -> Value:
+        place = self.places[name]
+        if place.kind != "slice":
+            return self.known[name]
+        return self.b.gep("i8", self(place.base), self.expressions.dim(place.offset))
+
+    @contextmanager
+    def inside(self, counters: dict[str, Value]) -> Iterator[None]:
+        """Inside a region: what is computed there is known only there."""
+        outside = self.expressions.scope
+        self.expressions.scope = Scope(outside, counters)
+        yield
+        self.expressions.scope = outside
 
     def entry(self, slot: int) -> Value:
         if slot not in self.known:
             self.known[slot] = self.b.load("ptr", self.b.gep("ptr", self.table, self.b.i64(slot)), 8)
         return self.known[slot]
-
-
-def _write_check(b: Builder, step: CheckStep, frame: Value, tid: Value, pointer: Value) -> None:
-    """Thread 0 leaves the code of the first check that fails in the frame."""
-    status = b.gep("i8", frame, b.i64(24))
-    failed = b.cmp("icmp eq", b.load("i8", pointer, 1), Value("i8", "0"))
-    unset = b.cmp("icmp eq", b.load("i32", status, 4), Value("i32", "0"))
-    mine = b.cmp("icmp eq", tid, b.i64(0))
-    store = b.when(b.bin("and", mine, b.bin("and", failed, unset)), "failed")
-    b.store(Value("i32", str(step.code)), status, 4)
-    store.end()
 
 
 def _write_derive(module: Module, program: Program, slots: dict[str, int], derived: tuple[Dim, ...]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from planish.codegen.llvm import registers
-from planish.codegen.llvm.builder import Builder, Module, Value
+from planish.codegen.llvm.builder import Builder, Cell, Module, Value
 from planish.schedule.kernel import Kernel, Sort
 from planish.schedule.sorting import selects, work_layout
 from planish.types import is_static
@@ -173,20 +173,6 @@ def _store_first(w: LoopWriter, stage: Sort, kind: Entries, array: Array) -> Non
 
 
 # --- functions of their own, one for each kind of entries in a module
-
-class Cell:
-    """A variable of a function."""
-
-    def __init__(self, b: Builder, type_: str = "i64"):
-        self.b, self.type = b, type_
-        self.at = b.value("ptr", f"alloca {type_}, align 8")
-
-    def get(self) -> Value:
-        return self.b.load(self.type, self.at, 8)
-
-    def set(self, value: Value) -> None:
-        self.b.store(value, self.at, 8)
-
 
 def _insert_function(module: Module, kind: Entries) -> str:
     """void insert(keys, positions, at): move entry `at` to its place among the sorted ones before it."""
