@@ -127,8 +127,8 @@ class _Fusion:
         """Groups the root reads from, then groups that read what it reads; the latest first."""
         if not self.merging:
             return []
-        siblings = {g for g in self.groups if g.reads & {n for n in alone.reads if not self.is_small(n)}
-                    or _of_one_op(*g.roots, *alone.roots)}
+        shared = {n for n in alone.reads if not self.is_small(n)}
+        siblings = {g for g in self.groups if g.reads & shared or _of_one_op(*g.roots, *alone.roots)}
         order = {g: i for i, g in enumerate(self.groups) if g.control is None}
         return sorted(alone.needs & order.keys(), key=order.__getitem__, reverse=True) + \
             sorted((siblings - alone.needs) & order.keys(), key=order.__getitem__, reverse=True)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Union
 
@@ -232,7 +233,7 @@ class Kernel:
     def arguments(self) -> tuple[Buffer, ...]:
         return self.inputs + self.outputs
 
-    @property
+    @cached_property
     def symbols(self) -> tuple[str, ...]:
         """The sizes known at run time that the kernel depends on: symbols that are not axes."""
         axes = {a.name for a in self.shared} | {a.name for s in self.stages for a in stage_axes(s)}

@@ -38,8 +38,10 @@ def _better_orders(kernel: Kernel, buffers: Buffers, fixed: set[str], hint: dict
     if any(s.buffer.name in fixed or s.buffer.order for s in stores):
         return []
     now = choose_roles(kernel, hint, buffers)
+    if now is None or buffers.is_constant(now.rhs.buffer):
+        return []
     free = choose_roles(kernel, hint, buffers, any_order=True)
-    if now is None or free is None or free.n == now.n or not buffers.is_constant(free.rhs.buffer):
+    if free is None or free.n == now.n or not buffers.is_constant(free.rhs.buffer):
         return []
     orders = [_innermost(s, free) for s in stores]
     return [replace(s.buffer, order=o) for s, o in zip(stores, orders) if o] if all(orders) else []

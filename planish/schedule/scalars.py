@@ -431,5 +431,7 @@ def has_index_map(node: Node) -> bool:
 
 def hinted(dim: Dim, hint: dict[str, int]) -> int:
     """A size for estimates: at the hinted symbols, else at their lower bound (at least 1)."""
+    if isinstance(dim, int):
+        return dim
     values = {n: hint.get(n, max(1, s.low)) for n, s in symbols_of(dim).items()}
     return evaluate_dim(dim, values)
