@@ -109,7 +109,7 @@ def _split(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _fused_float64(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Boldo and Melquiond's emulation, on mantissas so that nothing overflows on the way."""
-    plain = x * y + z
+    plain = np.where(np.isinf(z) & np.isfinite(x) & np.isfinite(y), z, x * y + z)
     (mx, ex), (my, ey) = np.frexp(x), np.frexp(y)
     exponent = ex + ey
     shifted = np.ldexp(z, -exponent)

@@ -130,7 +130,8 @@ def lgamma(x: np.ndarray) -> np.ndarray:
         ((x > 0) & (x < 2), _lgamma_below_two),
         ((x >= 2) & (x < 8), _lgamma_to_eight),
         ((x >= 8) & (x < np.inf), _lgamma_far),
-        ((x < 0) & ~pole, _lgamma_mirrored))
+        ((x < 0) & (x > -2.0 ** -70), lambda x: -np.log(-x)),
+        ((x <= -2.0 ** -70) & ~pole, _lgamma_mirrored))
 
 
 def _lgamma_mirrored(x: np.ndarray) -> np.ndarray:

@@ -33,7 +33,7 @@ def build_program(graph: Graph, machine: Machine, hint: dict[str, int], *, disab
 
     `observe(before, after)` sees every kernel before and after its schedule.
     """
-    graph, outputs = distinct_outputs(prepare(graph))
+    graph, outputs = distinct_outputs(prepare(graph, hint))
     lowering = Lowering(machine, hint, disable, observe)
     steps, buffers = lowering.whole(graph)
     start = perf_counter()

@@ -1,30 +1,36 @@
 """The graph in the form the loops want it: fewer ways to say a thing.
 
-Reductions drop their axes and reshape afterwards; a convolution or window that pads or spreads its operand does so by a
+Reductions drop their axes and reshape afterwards, large ones work in two levels (partial.py); a convolution or window that pads or spreads its operand does so by a
 `pad` of its own, so that its index maps are affine.
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from planish.ir.graph import Graph, rebuild
 from planish.ir.node import Node, constant, make_node
 from planish.ops import get_op
+from planish.schedule.partial import in_two_levels
 
 
-def prepare(graph: Graph) -> Graph:
-    """An equal graph in which no reduction keeps dims and no convolution pads."""
-    return graph.map(_prepared)
+def prepare(graph: Graph, hint: Mapping[str, int] | None = None) -> Graph:
+    """An equal graph in which no reduction keeps dims, large ones to few results have two levels, and no convolution
+    pads. `hint` gives typical sizes of symbols."""
+    return graph.map(lambda node, operands: _prepared(rebuild(node, operands), hint or {}))
 
 
-def _prepared(node: Node, operands: tuple[Node, ...]) -> Node:
-    node = rebuild(node, operands)
-    if node.op.has("reduction") and getattr(node.attributes, "keepdims", False):
-        dropped = make_node(node.op, operands, replace(node.attributes, keepdims=False))
-        return get_op("reshape")(dropped, shape=node.shape)
-    if node.op.name == "conv":
-        return _squeezed_conv(node)
-    return node
+def _prepared(node: Node, hint: Mapping[str, int]) -> Node:
+    if node.op.has("reduction"):
+        return _reduction(node, hint)
+    return _squeezed_conv(node) if node.op.name == "conv" else node
+
+
+def _reduction(node: Node, hint: Mapping[str, int]) -> Node:
+    if not getattr(node.attributes, "keepdims", False):
+        return in_two_levels(node, hint)
+    dropped = make_node(node.op, node.operands, replace(node.attributes, keepdims=False))
+    return get_op("reshape")(in_two_levels(dropped, hint), shape=node.shape)
 
 
 def _squeezed_conv(node: Node) -> Node:

@@ -85,7 +85,10 @@ def judgement(op: Op, sample: Sample, expected: np.ndarray) -> Judgement:
         most = evaluate(op, sample, np.maximum(_magnitudes(sample.operands[0]), 1))[0]
         factors = max(1, sample.operands[0].size / max(1, expected.size))
         magnitude = magnitude * np.sqrt(factors) + most * _smallest(expected) * factors / bound.scale
-        is_open = most >= _largest(sample.operands[0])
+        least = evaluate(op, sample, np.where(_magnitudes(sample.operands[0]) == 0, 1,
+                                              np.minimum(_magnitudes(sample.operands[0]), 1)))[0]
+        any_infinite = evaluate(op, sample, 1.0 - np.isinf(sample.operands[0].astype(np.float64)))[0] == 0
+        is_open = (most >= _largest(sample.operands[0])) | any_infinite & (least < _smallest(expected))
     elif bound.scale and op.tolerance == "composite":
         own = _own_error(op, sample, expected) / bound.scale
         magnitude = np.full(expected.shape, np.max(magnitude, initial=0.0) + own)

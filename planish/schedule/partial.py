@@ -1,0 +1,72 @@
+"""Large reductions to few results in two levels: parts of a fixed size first, then what they came to.
+
+    sum of x[1000000]  ->  sum of (sum of each row of x[0:999424] as [244, 4096]), plus sum of x[999424:1000000]
+
+The parts are points that threads share; their size does not depend on how many there are, so neither does the result.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+from planish.ir.node import Node, make_node
+from planish.ops import get_op
+from planish.schedule.scalars import hinted
+from planish.types import Dim, is_static
+
+JOIN = {"reduce_sum": "add", "reduce_prod": "mul", "reduce_max": "maximum", "reduce_min": "minimum",
+        "reduce_any": "bitwise_or", "reduce_all": "bitwise_and"}
+PART = 4096        # elements of a part of one axis
+LARGE = 1 << 16    # elements that are worth two levels
+FEW = 16           # results (or parts) that do not keep the threads busy
+
+
+def in_two_levels(node: Node, hint: Mapping[str, int]) -> Node:
+    """An equal node of a reduction without kept dims; the same one when its results are many or its operand small."""
+    if node.op.name not in JOIN:
+        return node
+    x, = node.operands
+    sizes = [hinted(d, dict(hint)) for d in x.shape]
+    axes = tuple(sorted(node.attributes.axes))
+    results = prod(n for k, n in enumerate(sizes) if k not in axes)
+    if results >= FEW or prod(sizes) < LARGE:
+        return node
+    wide = x.dtype.accumulator
+    operand = x if wide is x.dtype else get_op("cast")(x, dtype=wide)
+    whole = make_node(node.op, (operand,), replace(node.attributes, axes=axes))
+    made = _by_axis(whole, sizes) if len(axes) > 1 and sizes[axes[0]] >= FEW else _by_parts(whole, sizes)
+    if made is whole:
+        return node
+    return made if wide is x.dtype else get_op("cast")(made, dtype=x.dtype)
+
+
+def _by_axis(node: Node, sizes: list[int]) -> Node:
+    """The inner axes first, then the outermost one."""
+    (x,), (first, *rest) = node.operands, node.attributes.axes
+    return node.op(node.op(x, axes=tuple(rest)), axes=(first,))
+
+
+def _by_parts(node: Node, sizes: list[int]) -> Node:
+    """The longest axis in parts, and what is left of it."""
+    (x,), axes = node.operands, node.attributes.axes
+    longest = max(axes, key=sizes.__getitem__)
+    if sizes[longest] < 2 * PART:
+        return node
+    before, size, after = x.shape[:longest], x.shape[longest], x.shape[longest + 1:]
+    count = size // PART
+    parts = get_op("reshape")(_cut(x, longest, 0, count * PART), shape=(*before, count, PART, *after))
+    inner = tuple(k + (k >= longest) for k in axes)
+    outer = longest - sum(k < longest for k in axes)
+    total = node.op(node.op(parts, axes=inner), axes=(outer,))
+    if is_static(size) and size % PART == 0:
+        return total
+    return get_op(JOIN[node.op.name])(total, node.op(_cut(x, longest, count * PART, size), axes=axes))
+
+
+def _cut(x: Node, axis: int, start: Dim, stop: Dim) -> Node:
+    if start == 0 and stop == x.shape[axis]:
+        return x
+    starts = tuple(start if k == axis else 0 for k in range(x.ndim))
+    stops = tuple(stop if k == axis else d for k, d in enumerate(x.shape))
+    return get_op("slice")(x, starts=starts, stops=stops, steps=(1,) * x.ndim)
