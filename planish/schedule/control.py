@@ -5,18 +5,21 @@
     scan_loop   copy operands -> state; for i in length { body(state, slices of xs) -> next, slices of ys;
                 copy next -> state }
 
-The state is the memory of the results. What the body hands on as it came keeps the operand's memory and is not copied.
+The state is the memory of the results. What the body hands on as it came keeps the operand's memory and is not copied;
+where the old state has been read for the last time, the body writes the next over it, and nothing is copied either.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planish.ir.graph import Graph
 from planish.ir.node import Node
 from planish.schedule.buffers import Buffers
 from planish.schedule.kernel import Buffer
-from planish.schedule.program import For, If, Step, While
+from planish.schedule.plan import writes_over
+from planish.schedule.program import CheckStep, For, If, Launch, Step, While, every_step
 from planish.types import BOOL, TensorType, symbol, symbols_of
 
 if TYPE_CHECKING:
@@ -60,7 +63,7 @@ class ControlLowering:
         predicate = self.new("p", TensorType(BOOL))
         condition = self.region(a.condition, state.names, [predicate])
         body = self.region(a.body, state.names, state.following)
-        return [*state.before(), While(condition, predicate, (*body, *state.handed_on()))]
+        return [*state.before(), While(condition, predicate, state.handed_on(body))]
 
     def scan_loop(self) -> list[Step]:
         a = self.node.attributes
@@ -73,7 +76,7 @@ class ControlLowering:
             stacked = self.results.get(a.carries + i)
             targets.append(None if stacked is None else self.slice(f"y{i}", node.type, stacked, counter))
         body = self.region(a.body, [*state.names, *names], [*state.following, *targets])
-        loop = For(symbols_of(counter)[f"{self.prefix}i"], a.length, (*body, *state.handed_on()), a.reverse)
+        loop = For(symbols_of(counter)[f"{self.prefix}i"], a.length, state.handed_on(body), a.reverse)
         return [*state.before(), loop]
 
     def slice(self, name: str, type_: TensorType, of: str, counter: object) -> str:
@@ -105,7 +108,37 @@ class _State:
         return [self.control.copy(self.control.operands[i], target, self.types[i])
                 for i, target in enumerate(targets) if target is not None]
 
-    def handed_on(self) -> list[Step]:
-        """The end of a round."""
-        return [self.control.copy(new, name, type_)
-                for new, name, type_ in zip(self.following, self.names, self.types) if new is not None]
+    def handed_on(self, body: Sequence[Step]) -> tuple[Step, ...]:
+        """The body, and after it what brings the next state to its place."""
+        steps = list(body)
+        copies: list[Step] = []
+        for new, old, type_ in zip(self.following, self.names, self.types):
+            if new is None:
+                continue
+            if "in_place" in self.control.lowering.disable or not _write_over(steps, new, old):
+                copies.append(self.control.copy(new, old, type_))
+        return (*steps, *copies)
+
+
+def _write_over(steps: list[Step], new: str, old: str) -> bool:
+    """Let the launch that writes `new` write it over `old`, if that is read no more after it."""
+    at = [i for i, step in enumerate(steps) if any(new in s.writes for s in every_step([step]))]
+    if len(at) != 1 or not isinstance(steps[at[0]], Launch) or not writes_over(steps[at[0]], new, old):
+        return False
+    if any(old in s.reads for s in every_step(steps[at[0] + 1:])):
+        return False
+    steps[:] = renamed(steps, new, old)
+    return True
+
+
+def renamed(steps: Sequence[Step], new: str, old: str) -> tuple[Step, ...]:
+    """The steps with the buffer `old` in the place of `new`."""
+    def one(step: Step) -> Step:
+        if isinstance(step, Launch):
+            return replace(step, arguments=tuple(old if n == new else n for n in step.arguments))
+        if isinstance(step, CheckStep):
+            return replace(step, buffer=old if step.buffer == new else step.buffer)
+        if isinstance(step, (If, While)) and step.predicate == new:
+            step = replace(step, predicate=old)
+        return step.with_regions(lambda region: renamed(region, new, old))
+    return tuple(map(one, steps))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, product
 
 from planish.ir.graph import Graph
 from planish.schedule.buffers import Buffers
@@ -147,16 +147,15 @@ class _Planner:
         taken: set[str] = set()
         touches = self.touches()
         for phase, step in self.timeline.entries:
-            if isinstance(step, Launch):
-                for out, source in _overwritable(step.kernel):
-                    new, old = self.named(step, out), self.named(step, source)
-                    if new in values and old in values and old not in taken and new not in same and \
-                            touches[old, phase] == 1 and values[old].last == phase == values[new].first and values[old].bytes == values[new].bytes \
-                            and values[old].first < phase:
-                        same[new] = old
-                        taken.add(old)
-                        self.report.in_place.append(f"{new} over {old}")
-                        break
+            for new, old in product(step.writes, step.reads) if isinstance(step, Launch) else ():
+                fits = {new, old} <= values.keys() and old not in taken and new not in same and \
+                    touches[old, phase] == 1 and values[old].first < values[old].last == phase == values[new].first \
+                    and values[old].bytes == values[new].bytes
+                if fits and writes_over(step, new, old):
+                    same[new] = old
+                    taken.add(old)
+                    self.report.in_place.append(f"{new} over {old}")
+                    break
         return same
 
     def touches(self) -> Counter[tuple[str, int]]:
@@ -165,9 +164,6 @@ class _Planner:
         for phase, step in self.timeline.entries:
             found.update((base_of(name, self.bases), phase) for name in {*step.reads, *step.writes})
         return found
-
-    def named(self, step: Launch, buffer: str) -> str:
-        return self.buffers.owner(buffer)
 
     # --- offsets
 
@@ -252,6 +248,14 @@ def _place_symbolic(values: Iterable[Value], start: Dim) -> tuple[dict[str, Dim]
         slot[2].append(value)
         placed[value.name] = slot[0]
     return placed, start
+
+
+def writes_over(launch: Launch, new: str, old: str) -> bool:
+    """Whether a launch may write its result `new` over the buffer `old`: whatever it reads of it, it reads first."""
+    pairs = set(_overwritable(launch.kernel))
+    targets = [b.name for b, name in zip(launch.kernel.outputs, launch.writes, strict=True) if name == new]
+    sources = [b.name for b, name in zip(launch.kernel.inputs, launch.reads, strict=True) if name == old]
+    return all(pair in pairs for pair in product(targets, sources))
 
 
 def _overwritable(kernel: Kernel) -> list[tuple[str, str]]:
