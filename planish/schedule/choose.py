@@ -17,6 +17,7 @@ from planish.types import Dim, is_static
 GRAIN = 8           # parallel points per thread that are enough to even out their cost
 REDUCE_UNROLL = 4   # accumulators of a reduction: latency 4 of an addition, hidden
 HEAVY = 12          # pointwise ops from which one vector at a time keeps the units busy
+PIECE = 64          # points of the vector axis in one piece, when pieces are shared out
 SMALL = 16 << 10    # elements below which a kernel stays on one thread
 
 
@@ -39,7 +40,8 @@ def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel
     outer = kernel.shared[-1] if kernel.shared else None
     if outer is not None and not kernel.rows and _size(outer, hint) >= lanes and (
             not loops or scans or _cost(kernel, outer.name) < _inner_cost(kernel)):
-        return steps.vectorize(kernel, outer.name, lanes)
+        kernel, name = _cut_for_threads(kernel, outer, machine)
+        return steps.vectorize(kernel, name, lanes)
     for name in dict.fromkeys(s.axes[-1].name for s in loops if not s.running):
         jammed = [s for s in loops if s.axes[-1].name == name]
         if _size(jammed[0].axes[-1], hint) < lanes:
@@ -49,6 +51,17 @@ def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel
         if factor > 1:
             kernel = steps.unroll(kernel, name, factor)
     return kernel
+
+
+def _cut_for_threads(kernel: Kernel, axis: Axis, machine: Machine) -> tuple[Kernel, str]:
+    """Where the axes around the vector axis may have too few points for the threads, cut it into pieces that can be
+    shared out; and the name of the axis inside a piece."""
+    around = prod((hinted(a.extent, {}) for a in kernel.shared[:-1]), start=1)
+    is_long = is_static(axis.extent) and axis.extent >= 4 * PIECE
+    if len(kernel.shared) == 1 or not is_long or around >= 2 * machine.threads or machine.threads == 1:
+        return kernel, axis.name
+    kernel = steps.tile(kernel, axis, PIECE)
+    return kernel, kernel.shared[-1].name
 
 
 def _lanes(kernel: Kernel, machine: Machine) -> int:
