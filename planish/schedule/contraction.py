@@ -46,7 +46,7 @@ LEAST_WORK = 1 << 10    # multiply-adds below which plain loops do as well
 
 # (vector registers) -> rows x vectors of the tile; the rest holds the right operand's vectors and one broadcast
 TILES = {16: (6, 2), 32: (12, 2)}
-# the same where rows of the left operand lie a run-time distance apart, so that each takes a register for its address
+# the same where rows of the left operand lie a run-time distance apart: each takes a register for its address
 APART = {16: (6, 2), 32: (5, 4)}
 
 

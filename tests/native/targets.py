@@ -1,7 +1,8 @@
 """One set of programs for every target, and how to run and judge them.
 
-In: a target. Out: the programs' results there: in this process where this CPU can run the code, else under qemu-user.
-The programs leave out what calls the C library (fmod, lgamma, sin of huge numbers): the emulated machine has none.
+In: a target. Out: the programs' results there: in this process where this CPU can run the code, else under
+qemu-user. The programs leave out what calls the C library (fmod, lgamma, sin of huge numbers): the emulated
+machine has none.
 """
 from __future__ import annotations
 
@@ -39,11 +40,11 @@ from tests.native.harness import Judgement, faults
 from tests.qemu import run_aarch64
 
 # generic machines to compile for, whatever this one is
-_X86 = Target("x86_64-unknown-linux-gnu", "x86-64", "", "sse2", 16, 16, l1=32 << 10, l2=512 << 10, l3=16 << 20, cores=2)
+SSE2 = Target("x86_64-unknown-linux-gnu", "x86-64", "", "sse2", vector_bytes=16, registers=16,
+              l1=32 << 10, l2=512 << 10, l3=16 << 20, cores=2)
 _AVX2 = "+avx2,+fma,+f16c,+bmi,+bmi2,+movbe"
-SSE2 = _X86
-AVX2 = replace(_X86, cpu="x86-64-v3", isa="avx2", features=_AVX2, vector_bytes=32)
-AVX512 = replace(_X86, cpu="x86-64-v4", isa="avx512", vector_bytes=64, registers=32,
+AVX2 = replace(SSE2, cpu="x86-64-v3", isa="avx2", features=_AVX2, vector_bytes=32)
+AVX512 = replace(SSE2, cpu="x86-64-v4", isa="avx512", vector_bytes=64, registers=32,
                  features=f"{_AVX2},+avx512f,+avx512cd,+avx512bw,+avx512dq,+avx512vl,-prefer-256-bit")
 
 
@@ -104,7 +105,8 @@ def narrow(x: Node, y: Node) -> list[Node]:
 
 def elementary(x: Node) -> list[Node]:
     positive = ops.add(ops.abs(x), constant(0.5, x.dtype))
-    return [ops.exp(x), ops.log(positive), ops.tanh(x), ops.sigmoid(x), ops.sqrt(positive), ops.round(x), ops.floor(x)]
+    return [ops.exp(x), ops.log(positive), ops.tanh(x), ops.sigmoid(x), ops.sqrt(positive), ops.round(x),
+            ops.floor(x)]
 
 
 def scans(x: Node) -> list[Node]:
@@ -130,7 +132,8 @@ PROGRAMS: dict[str, Spec] = {
     "argmax": (winners, "exact", [(F, (11, 43))]),
     "cumsum": (scans, "reduction", [(F, (13, 27))]),
     **{f"matmul {m}x{k}x{n} {d}": (matmul_epilogue, "contraction", [(d, (m, k)), (d, (n,))])
-       for m, k, n, d in ((1, 64, 70, F), (5, 33, 65, F), (12, 17, 64, F), (29, 40, 37, F), (23, 31, 29, FLOAT64))},
+       for m, k, n, d in ((1, 64, 70, F), (5, 33, 65, F), (12, 17, 64, F), (29, 40, 37, F),
+                          (23, 31, 29, FLOAT64))},
     "batched matmul": (packed_transposed, "contraction", [(F, (3, 19, 21)), (F, (3, 35, 21))]),
     "conv": (conv, "contraction", [(F, (2, 5, 13, 11)), (F, (9, 5, 3, 3))]),
     "gather": (lambda x, i: ops.take(x, i, axis=0), "exact", [(F, (21, 19)), (INT32, (33,))]),
@@ -190,8 +193,9 @@ def run_emulated(target: Target, one: Case) -> Sequence[np.ndarray]:
 
 
 def check(one: Case, results: Sequence[np.ndarray]) -> None:
-    """AssertionError where a result is further from the reference than the table allows: the class's ULP, and its
-    share of the largest magnitude, of sums that of their terms, plus twice the reference's own error against float64."""
+    """AssertionError where a result is further from the reference than the table allows: the class's ULP, and
+    its share of the largest magnitude (of a sum: of its terms), plus twice the reference's own error against
+    float64."""
     with np.errstate(all="ignore"):
         expected = interpret(one.graph, one.arrays)
         exact = interpret(one.graph, one.arrays, precision="float64")
@@ -199,7 +203,7 @@ def check(one: Case, results: Sequence[np.ndarray]) -> None:
     for k, (got, own, wide) in enumerate(zip(results, expected, exact, strict=True)):
         assert got.dtype == own.dtype and got.shape == own.shape, f"output {k}: {got.dtype}{got.shape}"
         wrong = faults(got, own, _judgement(one.kind, own, wide, terms[k]))
-        shown = [f"{at}: {got[tuple(at)]!r}, not {own[tuple(at)]!r}" for at in np.argwhere(wrong)[:4].tolist()]
+        shown = [f"{at}: {got[at]!r}, not {own[at]!r}" for at in map(tuple, np.argwhere(wrong)[:4].tolist())]
         assert not shown, f"output {k}: {np.count_nonzero(wrong)} of {wrong.size} differ: {'; '.join(shown)}"
 
 

@@ -1,6 +1,6 @@
-"""What speed rests on, read from the assembly: register tiles stay in registers, kernels are vectors and call nothing.
+"""What speed rests on, read from the assembly: tiles stay in registers, kernels are vectors and call nothing.
 
-In: programs compiled for a target, not run. The text of the hottest loop (most multiply-adds) is what is looked at.
+In: programs compiled for a target, not run. Looked at is the hottest loop, the one of most multiply-adds.
 """
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from planish.schedule.contraction import UNROLL
 from planish.types import FLOAT32, FLOAT64, Dim, DType, TensorType, symbol
 from tests.native.targets import AVX2, AVX512, PROGRAMS, SSE2, case, code_for
 
-MULTIPLY_ADD = {"avx2": r"vfmadd\d+p[sd]\s.*%ymm", "avx512": r"vfmadd\d+p[sd]\s.*%zmm", "neon": r"fmla\s+v\d+\.[42][sd]",
-                "sse2": r"mulp[sd]\s.*%xmm"}
+MULTIPLY_ADD = {"avx2": r"vfmadd\d+p[sd]\s.*%ymm", "avx512": r"vfmadd\d+p[sd]\s.*%zmm",
+                "neon": r"fmla\s+v\d+\.[42][sd]", "sse2": r"mulp[sd]\s.*%xmm"}
 TARGETS = [AVX2, AVX512, aarch64()]
 STACK = re.compile(r"\(%rsp|\[sp")
 CALL = re.compile(r"^\s+(call\w*|bl|blr)\s")
@@ -57,7 +57,8 @@ def product(dtype: DType, m: Dim, k: Dim, n: Dim, weights: bool = True) -> Graph
     return Graph((x, y), (ops.relu(ops.matmul(x, ops.transpose(y, axes=(1, 0)))),))
 
 
-SHAPES = {"static": (192, 256, 256), "deep": (192, 4096, 64), "odd": (97, 100, 101), "rows unknown": (symbol("M", 1), 256, 256)}
+SHAPES = {"static": (192, 256, 256), "deep": (192, 4096, 64), "odd": (97, 100, 101),
+          "rows unknown": (symbol("M", 1), 256, 256)}
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
@@ -83,7 +84,7 @@ def test_a_tile_with_rows_apart_stays_in_registers(target: Target) -> None:
 
 
 def test_neon_multiplies_by_element() -> None:
-    """The left operand's numbers are lanes of a register or loaded repeated, never repeated by an instruction."""
+    """The left operand's numbers are lanes of a register or loaded repeated, never repeated by a `dup`."""
     loop = hottest(code_for(aarch64(), product(FLOAT32, 192, 256, 256)))
     assert count(r"\sdup\s", loop) == 0
     assert count(r"fmla.*\.s\[\d\]", loop) > 0.9 * count("fmla", loop)
@@ -97,13 +98,12 @@ def test_gelu_is_vectors_throughout(target: Target) -> None:
     assert count(CALL, loop) == 0
 
 
-@pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.isa)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_nothing_is_called(name: str, target: Target) -> None:
-    """Between kernels and barriers no function is called: fma, rounding, conversions are instructions."""
-    lines = code_for(target, case(name).graph).assembly().splitlines()
+def test_avx512_code_calls_nothing(name: str) -> None:
+    """Kernels and barriers aside: fma, rounding, conversions are instructions."""
+    lines = code_for(AVX512, case(name).graph).assembly().splitlines()
     called = {line.split()[1] for line in lines if CALL.match(line)}
-    assert not {c for c in called if not re.match(r"(kernel_|planish_|mem(set|cpy|move))", c.removesuffix("@PLT"))}
+    assert not {c for c in called if not re.match(r"kernel_|planish_|mem(set|cpy|move)", c)}
 
 
 def test_code_without_fma_calls_nothing_in_a_product() -> None:

@@ -1,4 +1,4 @@
-"""One generator serves all targets: the same programs on this CPU, on its lower instruction sets and on AArch64."""
+"""One generator serves all targets: the same programs on this CPU, its lower levels, and AArch64."""
 from __future__ import annotations
 
 import pytest

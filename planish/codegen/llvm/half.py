@@ -1,7 +1,7 @@
 """float16 to and from float: one instruction where the machine has it, else integer arithmetic on the bits.
 
-In: values of LLVM type half or float, any number of lanes. Out: the other type; narrowing rounds to nearest, ties to even,
-and a NaN stays a NaN. The formulas are those of F. Giesen, "Half to float done quick".
+In: values of LLVM type half or float, any number of lanes. Out: the other type; narrowing rounds to nearest,
+ties to even, and a NaN stays a NaN. The formulas are those of F. Giesen, "Half to float done quick".
 """
 from __future__ import annotations
 

@@ -1,0 +1,219 @@
+"""Programs on memory that ends, or begins, where no page may be touched.
+
+In: compiled code and arrays. Out: results; a load or store of one element too many ends the process. So the
+programs below have a process of their own, `python -m tests.native.guarded`, which prints each name before it
+runs it.
+"""
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from planish.codegen.llvm.host import host
+from planish.codegen.llvm.native import NativeCode
+from planish.ir import Graph, Node, constant, input_node
+from planish.ops.contract import conv_case
+from planish.ops.rules import ops
+from planish.ops.samples import random_array
+from planish.runtime import tables
+from planish.runtime.link import link
+from planish.runtime.loader import LoadedCode
+from planish.runtime.native import runtime
+from planish.types import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT32,
+    DType,
+    TensorType,
+    evaluate_dim,
+    symbol,
+)
+from tests.native.targets import Case, check, code_for
+
+PAGE = mmap.PAGESIZE
+N = symbol("N", 1, 40)
+STATIC = (1, 3, 7, 8, 17, 33, 40)
+
+
+# --- memory
+
+_protect = ctypes.CDLL(None, use_errno=True).mprotect
+
+
+class Guarded:
+    """Arrays whose last byte lies before a page that may not be touched (`place` "end"), or whose first lies
+    after one ("start")."""
+
+    def __init__(self, place: str):
+        self.place = place
+        self.kept: list[mmap.mmap] = []
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        inside = max(1, -(-size // PAGE)) * PAGE
+        memory = mmap.mmap(-1, inside + 2 * PAGE)
+        self.kept.append(memory)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for at in (base, base + PAGE + inside):
+            assert _protect(ctypes.c_void_p(at), ctypes.c_size_t(PAGE), 0) == 0
+        start = PAGE if self.place == "start" else PAGE + inside - size
+        return np.frombuffer(memory, np.uint8, size, start).view(dtype).reshape(shape)
+
+    def copy(self, array: np.ndarray) -> np.ndarray:
+        made = self.empty(array.shape, array.dtype)
+        made[...] = array
+        return made
+
+
+def run(code: NativeCode, loaded: LoadedCode, one: Case, place: str, threads: int) -> list[np.ndarray]:
+    """The outputs of a program all of whose buffers are guarded."""
+    memory = Guarded(place)
+    dims = (ctypes.c_int64 * (len(one.sizes) + len(code.code.derived) + 1))(*one.sizes.values())
+    if one.sizes:
+        assert ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(loaded.address("planish_derive"))(dims) == 0
+    shapes = [[evaluate_dim(d, one.sizes) for d in t.shape] for t in code.output_types]
+    outputs = [memory.empty(s, t.dtype.numpy) for s, t in zip(shapes, code.output_types, strict=True)]
+    arena = memory.empty([evaluate_dim(code.program.arena_bytes, one.sizes)], np.dtype(np.uint8))
+    held = [*map(memory.copy, one.arrays), *outputs, *map(memory.copy, code.constants), arena]
+    buffers = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
+    frame = tables.Frame(ctypes.addressof(buffers), ctypes.addressof(dims), runtime().pool, 0, 0)
+    runtime().parallel(loaded.address("planish_body"), ctypes.addressof(frame), threads)
+    assert frame.status == 0
+    return [np.array(o) for o in outputs]
+
+
+# --- programs
+
+def gelu(x: Node, y: Node) -> Node:
+    return ops.mul(ops.gelu(x), y)
+
+
+def rows(x: Node) -> list[Node]:
+    return [ops.softmax(x, axis=1), ops.reduce_sum(x, axes=(1,)), ops.argmax(x, axis=1),
+            ops.cumsum(x, axis=1)]
+
+
+def columns(x: Node) -> list[Node]:
+    return [ops.reduce_sum(x, axes=(0,)), ops.argmax(x, axis=0), ops.cumsum(x, axis=0)]
+
+
+def moved(x: Node) -> list[Node]:
+    turned = ops.transpose(x, axes=(1, 0))
+    padded = ops.pad(x, constant(1, x.dtype), low=(1, 2), high=(0, 3), interior=(0, 1))
+    return [turned, ops.reverse(x, axes=(1,)), padded, ops.concat(x, x, axis=1), ops.slice(
+        x, starts=(0, 0), stops=x.shape, steps=(1, 2))]
+
+
+def arithmetic(x: Node, y: Node) -> list[Node]:
+    return [ops.add(ops.mul(x, y), y), ops.cast(x, dtype=FLOAT32), ops.maximum(x, y)]
+
+
+def product(x: Node, y: Node) -> Node:
+    return ops.relu(ops.matmul(x, y))
+
+
+def product_turned(x: Node, y: Node) -> Node:
+    return ops.relu(ops.matmul(x, ops.transpose(y, axes=(1, 0))))
+
+
+def product_of_weights(x: Node) -> Node:
+    weights = random_array(np.random.default_rng(3), x.dtype, (x.shape[1], 29))
+    return ops.relu(ops.matmul(x, constant(weights, x.dtype)))
+
+
+def conv(x: Node, w: Node) -> Node:
+    return ops.conv(x, w, **conv_case(1, padding=((1, 1),)))
+
+
+def gathered(x: Node, at: Node) -> Node:
+    return ops.take(x, at, axis=0)
+
+
+def in_order(x: Node) -> Node:
+    return ops.sort(x, axis=1)
+
+
+Program = tuple[Callable, str, tuple[tuple[DType, tuple], ...]]
+F = FLOAT32
+RUN_TIME: dict[str, Program] = {
+    "gelu": (gelu, "composite", ((F, (N,)), (F, (N,)))),
+    "gelu f64": (gelu, "composite", ((FLOAT64, (N,)), (FLOAT64, (N,)))),
+    **{f"arithmetic {d}": (arithmetic, "rounded", ((d, (N,)), (d, (N,))))
+       for d in (INT8, INT32, FLOAT16, BFLOAT16)},
+    "rows": (rows, "composite", ((F, (3, N)),)),
+    "columns": (columns, "composite", ((F, (N, 3)),)),
+    "columns, wide": (columns, "composite", ((F, (5, N)),)),
+    "moved": (moved, "exact", ((F, (3, N)),)),
+    "moved bytes": (moved, "exact", ((INT8, (N, N)),)),
+    "product": (product, "contraction", ((F, (N, N)), (F, (N, N)))),
+    "product f64": (product, "contraction", ((FLOAT64, (N, N)), (FLOAT64, (N, N)))),
+    "product of transposed": (product_turned, "contraction", ((F, (N, N)), (F, (N, N)))),
+    "product of weights": (product_of_weights, "contraction", ((F, (N, 37)),)),
+    "batches": (product, "contraction", ((F, (3, 5, N)), (F, (3, N, N)))),
+    "conv": (conv, "contraction", ((F, (2, 5, N)), (F, (17, 5, 3)))),
+    "gather": (gathered, "exact", ((F, (N, 7)), (INT32, (N,)))),
+    "sort": (in_order, "exact", ((F, (3, N)),)),
+}
+FIXED: dict[str, Callable[[int], Program]] = {
+    "gelu": lambda n: (gelu, "composite", ((F, (n,)), (F, (n,)))),
+    "rows": lambda n: (rows, "composite", ((F, (3, n)),)),
+    "moved": lambda n: (moved, "exact", ((F, (3, n + 1)),)),
+    "product": lambda n: (product, "contraction", ((F, (n, 40 - n + 1)), (F, (40 - n + 1, n + 11)))),
+    "product of weights": lambda n: (product_of_weights, "contraction", ((F, (n, 37)),)),
+}
+
+
+def graph_of(program: Program) -> Graph:
+    make, _, operands = program
+    inputs = tuple(input_node(f"x{i}", TensorType(d, s)) for i, (d, s) in enumerate(operands))
+    made = make(*inputs)
+    return Graph(inputs, tuple(made) if isinstance(made, list) else (made,))
+
+
+def case_of(graph: Graph, kind: str, sizes: dict[str, int]) -> Case:
+    rng = np.random.default_rng()
+    shapes = [tuple(evaluate_dim(d, sizes) for d in n.shape) for n in graph.inputs]
+    arrays = [random_array(rng, n.dtype, s) for n, s in zip(graph.inputs, shapes, strict=True)]
+    return Case(graph, kind, arrays, sizes)
+
+
+def run_program(name: str, program: Program, sizes: Sequence[dict[str, int]]) -> None:
+    """The program at all sizes, with buffers at both places and on one and two threads."""
+    graph = graph_of(program)
+    code = code_for(host(), graph, {"N": 40})
+    loaded = LoadedCode(link(code.objects()), runtime().provided)
+    for values in sizes:
+        one = case_of(graph, program[1], values)
+        for place, threads in (("end", 1), ("start", 2)):
+            print(name, *values.values(), place, flush=True)
+            check(one, run(code, loaded, one, place, threads))
+
+
+def run_all() -> None:
+    for name, program in RUN_TIME.items():
+        run_program(name, program, [{"N": n} for n in range(1, 41)])
+    for name, make in FIXED.items():
+        for n in STATIC:
+            run_program(f"{name}, fixed {n}", make(n), [{}])
+
+
+def touch_beyond(place: str) -> None:
+    """What the guard must catch."""
+    array = Guarded(place).empty([5], np.dtype(np.float32))
+    print("beyond", flush=True)
+    at = array.ctypes.data + (array.nbytes if place == "end" else -4)
+    print(ctypes.c_float.from_address(at).value)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        touch_beyond(sys.argv[1])
+    else:
+        run_all()
