@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from planish.capture.onnx import load_graph
+from planish.compiler import Compiled, compile_graph
 from planish.ir import Graph, interpret, verify
 
-STRATEGIES = ("interpret",)
+STRATEGIES = ("interpret", "native")
 EPSILONS = {np.dtype(np.float16): 1e-3, np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
 
 
@@ -25,7 +27,15 @@ def run(graph: Graph, feeds: Mapping[str, Any], strategy: str = "interpret") -> 
     arrays = [feeds[node.attributes.name] for node in graph.inputs]
     if strategy == "interpret":
         return list(interpret(verify(graph), arrays))
+    if strategy == "native":
+        return list(native(graph)(*arrays))
     raise ValueError(strategy)
+
+
+@lru_cache(maxsize=8)
+def native(graph: Graph) -> Compiled:
+    """Compiled once for all sizes a test asks for."""
+    return compile_graph(graph)
 
 
 def make_model(nodes: Sequence[Any], inputs: Mapping[str, Any], outputs: Sequence[str], *, opset: int = 17,

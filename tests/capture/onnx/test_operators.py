@@ -42,6 +42,12 @@ def in_onnxruntime(model: Any, feeds: dict[str, np.ndarray], factor: float = 16)
         assert_same(run(load_graph(model), feeds, strategy), onnxruntime_outputs(model, feeds), factor)
 
 
+def check_equal(model: Any, feeds: dict[str, np.ndarray], expected: np.ndarray) -> None:
+    for strategy in STRATEGIES:
+        got, = run(load_graph(model), feeds, strategy)
+        np.testing.assert_array_equal(got, expected)
+
+
 UNARY = [
     "Abs",
     "Neg",
@@ -120,8 +126,7 @@ def test_binary(op_type: str, dtype: Any) -> None:
         y[y == 0] = 3
     model, feeds = one_node(op_type, [x, y])
     if op_type == "Div" and np.dtype(dtype).kind in "iu":
-        got, = run(load_graph(model), feeds)
-        np.testing.assert_array_equal(got, np.trunc(x.astype(np.float64) / y).astype(dtype))
+        check_equal(model, feeds, np.trunc(x.astype(np.float64) / y).astype(dtype))
     else:
         check(model, feeds)
 
@@ -130,10 +135,7 @@ def test_binary(op_type: str, dtype: Any) -> None:
 def test_nan_wins(op_type: str) -> None:
     values = np.array(SPECIALS, np.float32)
     model, feeds = one_node(op_type, [values[:, None], values])
-    got, = run(load_graph(model), feeds)
-    np.testing.assert_array_equal(
-        got, {"Max": np.maximum, "Min": np.minimum}[op_type](values[:, None], values)
-    )
+    check_equal(model, feeds, {"Max": np.maximum, "Min": np.minimum}[op_type](values[:, None], values))
 
 
 @pytest.mark.parametrize("op_type", ["And", "Or", "Xor"])
@@ -580,8 +582,7 @@ def test_broadcast_of_opset_6() -> None:
     rng = rng_of("opset 6")
     x, y = floats(rng, np.float32, 2, 3, 4), floats(rng, np.float32, 3)
     model, feeds = one_node("Add", [x, y], opset=6, broadcast=1, axis=1)
-    got, = run(load_graph(model), feeds)
-    np.testing.assert_array_equal(got, x + y[:, None])
+    check_equal(model, feeds, x + y[:, None])
 
 
 def test_constant_attributes() -> None:

@@ -11,7 +11,7 @@ from onnx import helper
 from planish.capture.onnx import load_graph
 from planish.errors import ModelError, UnsupportedOp
 from planish.ir import Graph
-from tests.capture.onnx.running import assert_same, make_model, reference, run
+from tests.capture.onnx.running import STRATEGIES, assert_same, make_model, reference, run
 
 node = helper.make_node
 
@@ -27,7 +27,8 @@ def check_at(model: Any, *shapes: tuple[int, ...], graph: Graph | None = None) -
     graph = graph or load_graph(model)
     for shape in shapes:
         feeds = {"x": np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)}
-        assert_same(run(graph, feeds), reference(model, feeds))
+        for strategy in STRATEGIES:
+            assert_same(run(graph, feeds, strategy), reference(model, feeds))
     return graph
 
 
@@ -51,7 +52,8 @@ def test_flatten_by_shape_arithmetic() -> None:
         rest=[-1],
     )
     graph = check_at(model, (1, 3, 4), (5, 3, 4))
-    assert run(graph, {"x": np.ones((0, 3, 4), np.float32)})[0].shape == (0, 12)
+    for strategy in STRATEGIES:
+        assert run(graph, {"x": np.ones((0, 3, 4), np.float32)}, strategy)[0].shape == (0, 12)
     assert shape_of(graph) == "f32[batch, 12]"
     assert [n.op.name for n in graph.nodes()] == ["input", "reshape"]
 
@@ -189,7 +191,8 @@ def test_dim_param_formula() -> None:
     feeds = {"x": np.ones(2, np.float32), "y": np.ones(3, np.float32), "w": np.arange(5, dtype=np.float32)}
     graph = load_graph(model)
     assert shape_of(graph) == "f32[past + seq]"
-    assert_same(run(graph, feeds), reference(model, feeds))
+    for strategy in STRATEGIES:
+        assert_same(run(graph, feeds, strategy), reference(model, feeds))
 
 
 def test_symbols_fixed_and_bounded() -> None:
