@@ -16,6 +16,7 @@ from planish.types import Dim, is_static
 
 GRAIN = 8           # parallel points per thread that are enough to even out their cost
 REDUCE_UNROLL = 4   # accumulators of a reduction: latency 4 of an addition, hidden
+CHAINS = {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "erfc", "sigmoid", "pow"}
 HEAVY = 12          # pointwise ops from which one vector at a time keeps the units busy
 PIECE = 64          # points of the vector axis in one piece, when pieces are shared out
 SMALL = 16 << 10    # elements below which a kernel stays on one thread
@@ -34,16 +35,17 @@ def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Ke
 # --- vectors
 
 def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
-    lanes = _lanes(kernel, machine)
     loops = [s for s in kernel.stages if s.axes]
     scans = any(s.running for s in loops)
     outer = kernel.shared[-1] if kernel.shared else None
+    lanes = 0 if outer is None else _lanes(kernel, machine, _size(outer, hint))
     if outer is not None and not kernel.rows and _size(outer, hint) >= lanes and (
             not loops or scans or _cost(kernel, outer.name) < _inner_cost(kernel)):
         kernel, name = _cut_for_threads(kernel, outer, machine)
         return steps.vectorize(kernel, name, lanes)
     for name in dict.fromkeys(s.axes[-1].name for s in loops if not s.running):
         jammed = [s for s in loops if s.axes[-1].name == name]
+        lanes = _lanes(kernel, machine, _size(jammed[0].axes[-1], hint))
         if _size(jammed[0].axes[-1], hint) < lanes:
             continue
         kernel = steps.vectorize(kernel, name, lanes)
@@ -64,10 +66,14 @@ def _cut_for_threads(kernel: Kernel, axis: Axis, machine: Machine) -> tuple[Kern
     return kernel, kernel.shared[-1].name
 
 
-def _lanes(kernel: Kernel, machine: Machine) -> int:
-    """One float32 register's worth; of bytes only, a whole register."""
+def _lanes(kernel: Kernel, machine: Machine, size: int) -> int:
+    """One float32 register's worth; two where long chains of dependent operations leave the units idle; of bytes only,
+    a whole register."""
     widths = {b.dtype.bits for b in (*kernel.arguments, *kernel.rows)}
-    return machine.vector_bytes if widths == {8} and not _computes_wide(kernel) else machine.lanes
+    if widths == {8} and not _computes_wide(kernel):
+        return machine.vector_bytes
+    chains = any(isinstance(x, Apply) and x.op in CHAINS for s in kernel.stages for x in walk(*stage_values(s)))
+    return machine.lanes * 2 if chains and size >= machine.lanes * 4 else machine.lanes
 
 
 def _computes_wide(kernel: Kernel) -> bool:

@@ -351,6 +351,7 @@ class Expressions:
         if buffer.name in self.streamed and lanes > 1:
             self.b.module.globals.setdefault("!0", "!0 = !{i32 1}")
             memory = registers.to_memory(self.b, value, buffer.dtype.name)
-            self.b.store(memory, pointer, lanes * buffer.dtype.itemsize, STREAM_NOTE)
+            size = lanes * buffer.dtype.itemsize
+            self.b.store(memory, pointer, min(size & -size, 64), STREAM_NOTE)
         else:
             registers.store(self.b, value, buffer.dtype.name, pointer)
