@@ -31,6 +31,11 @@ class Buffers:
     def by_name(self) -> dict[str, Buffer]:
         return {b.name: b for b in (*self.of.values(), *self.scratch)}
 
+    @property
+    def bases(self) -> dict[str, str]:
+        """slice -> the buffer it is a piece of."""
+        return {name: base for name, (base, _) in self.slices.items()}
+
     def owner(self, name: str) -> str:
         """The buffer whose memory `name` is."""
         return self.views.get(name, name)

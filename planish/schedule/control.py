@@ -19,7 +19,7 @@ from planish.ir.node import Node
 from planish.schedule.buffers import Buffers
 from planish.schedule.kernel import Buffer
 from planish.schedule.plan import writes_over
-from planish.schedule.program import CheckStep, For, If, Launch, Step, While, every_step
+from planish.schedule.program import CheckStep, For, If, Launch, Step, While, base_of, every_step
 from planish.types import BOOL, TensorType, symbol, symbols_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class ControlLowering:
         a = self.node.attributes
         predicate, *operands = self.operands
         targets = [self.results.get(i) for i in range(len(self.types))]
-        return [If(predicate, self.region(a.then_graph, operands, targets), self.region(a.else_graph, operands, targets))]
+        then, otherwise = (self.region(g, operands, targets) for g in (a.then_graph, a.else_graph))
+        return [If(predicate, then, otherwise)]
 
     def while_loop(self) -> list[Step]:
         a = self.node.attributes
@@ -69,8 +70,8 @@ class ControlLowering:
         a = self.node.attributes
         state = _State(self, a.body, a.carries)
         counter = symbol(f"{self.prefix}i", 0, a.length - 1)
-        names = [self.slice(f"x{i}", node.type, name, counter)
-                 for i, (node, name) in enumerate(zip(a.body.inputs[a.carries:], self.operands[a.carries:], strict=True))]
+        stacks = zip(a.body.inputs[a.carries:], self.operands[a.carries:], strict=True)
+        names = [self.slice(f"x{i}", node.type, name, counter) for i, (node, name) in enumerate(stacks)]
         targets: list[str | None] = []
         for i, node in enumerate(a.body.outputs[a.carries:]):
             stacked = self.results.get(a.carries + i)
@@ -115,20 +116,25 @@ class _State:
         for new, old, type_ in zip(self.following, self.names, self.types):
             if new is None:
                 continue
-            if "in_place" in self.control.lowering.disable or not _write_over(steps, new, old):
+            at = _last_use(steps, new, old, self.control.buffers.bases)
+            if at is None or "in_place" in self.control.lowering.disable:
                 copies.append(self.control.copy(new, old, type_))
+            else:
+                steps = list(renamed(steps, new, old))
         return (*steps, *copies)
 
 
-def _write_over(steps: list[Step], new: str, old: str) -> bool:
-    """Let the launch that writes `new` write it over `old`, if that is read no more after it."""
+def _last_use(steps: Sequence[Step], new: str, old: str, bases: dict[str, str]) -> int | None:
+    """The place of the launch that writes `new` and may write it over `old`, which nothing reads after it."""
     at = [i for i, step in enumerate(steps) if any(new in s.writes for s in every_step([step]))]
-    if len(at) != 1 or not isinstance(steps[at[0]], Launch) or not writes_over(steps[at[0]], new, old):
-        return False
-    if any(old in s.reads for s in every_step(steps[at[0] + 1:])):
-        return False
-    steps[:] = renamed(steps, new, old)
-    return True
+    if len(at) != 1 or new in bases.values():
+        return None
+    launch = steps[at[0]]
+    after = {base_of(n, bases) for s in every_step(steps[at[0] + 1:]) for n in s.reads}
+    if not isinstance(launch, Launch) or old in after or not writes_over(launch, new, old):
+        return None
+    sliced = any(n != old and base_of(n, bases) == old for n in launch.reads)
+    return None if sliced else at[0]
 
 
 def renamed(steps: Sequence[Step], new: str, old: str) -> tuple[Step, ...]:

@@ -66,7 +66,7 @@ class _Planner:
                  disable: frozenset[str]):
         self.graph, self.given, self.buffers, self.hint = graph, steps, buffers, hint
         self.disable = disable
-        self.bases = {name: base for name, (base, _) in buffers.slices.items()}
+        self.bases = buffers.bases
         self.report = MemoryReport()
 
     def run(self) -> tuple[Program, MemoryReport]:

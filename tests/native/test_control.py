@@ -143,6 +143,31 @@ def test_nested_loops_with_a_cond_inside() -> None:
     check(f, np.array(1), np.array(0))
 
 
+def test_a_state_that_is_read_in_pieces() -> None:
+    """Inner loops read slices of the old state after the next one is known, and of the next."""
+    def body(i: Node, x: Node, total: Node) -> Any:
+        grown = x * 2 + 1
+        add = build_graph(lambda c, r: (c + ops.reduce_sum(r, axes=(0,)), r * c), S, F)
+        total, scaled = ops.scan_loop(total, x, body=add, length=4, carries=1)
+        more, _ = ops.scan_loop(total, grown, body=add, length=4, carries=1)
+        return i + 1, grown, more * 0.01 + ops.reduce_sum(scaled, axes=(0, 1)) * 0.001
+
+    def f(x: Node) -> Any:
+        i, x, total = repeat(lambda i, *_: ops.lt(i, 3), body, constant(np.array(0)), x, constant(np.float32(0)))
+        return i, x, total
+    check(f, np.random.default_rng().standard_normal((4, 6)).astype(np.float32))
+
+
+def test_one_value_for_two_states_and_for_later() -> None:
+    def f(x: Node) -> Any:
+        y = ops.exp(x)
+        flat = ops.reshape(y, shape=(2, 3))
+        a, b, c = repeat(lambda a, *_: ops.lt(ops.reduce_sum(a, axes=(0,)), 50), lambda a, b, c: (a + 1, a + b, c * 2),
+                         y, y, flat)
+        return a, b * x, c, y + 1
+    check(f, vector())
+
+
 def test_large_state_on_all_threads() -> None:
     def f(i: Node, x: Node, w: Node) -> Any:
         def body(i: Node, x: Node, w: Node) -> Any:

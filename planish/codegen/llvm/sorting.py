@@ -267,6 +267,9 @@ class _Merger:
         two = b.when(b.cmp("icmp slt", middle, stop), "two")
         last, first = self.kind.key(b, source, b.add(middle, b.i64(-1))), self.kind.key(b, source, middle)
         mixed = b.when(self.kind.precedes(b, first, last), "mixed")
+        even = b.when(b.cmp("icmp eq", b.add(pair.index, step), stop), "even")
+        self.merge_even(pair.index, middle, stop, source, target)
+        even.end()
         self.merge(middle, stop, source, target)
         mixed.end()
         two.end()
@@ -276,19 +279,51 @@ class _Merger:
 
     def merge(self, middle: Value, stop: Value, source: Array, target: Array) -> None:
         """Until one run is used up. Of equal keys the left run's go first."""
-        b, kind = self.b, self.kind
+        b = self.b
         loop = b.repeat("merge")
         left, right, to = self.left.get(), self.right.get(), self.to.get()
         loop.test(b.cmp("icmp slt", left, middle))
         loop.test(b.cmp("icmp slt", right, stop))
-        x, y = kind.get(b, source, left), kind.get(b, source, right)
-        takes = kind.precedes(b, y[0], x[0])
-        kind.put(b, target, to, [b.select(takes, new, old) for old, new in zip(x, y)])
-        moved = b.cast("zext", takes, "i64")
-        self.right.set(b.add(right, moved))
-        self.left.set(b.add(left, b.bin("xor", moved, b.i64(1))))
+        left, right = self.front(source, target, left, right, to)
+        self.left.set(left)
+        self.right.set(right)
         self.to.set(b.add(to, b.i64(1)))
         loop.end()
+
+    def merge_even(self, start: Value, middle: Value, stop: Value, source: Array, target: Array) -> None:
+        """Two runs of equal length from both ends at once: neither is used up before the halves meet, so nothing is
+        tested, and two elements are under way at any time (as in Peters' and Bergdoll's driftsort)."""
+        b, one = self.b, self.b.i64(1)
+        last = [b.bin("sub", v, one) for v in (middle, stop, stop)]
+        loop = b.loop(start, middle, one, [start, middle, start, *last], hint="even")
+        left, right, to, left_end, right_end, to_end = loop.carry
+        left, right = self.front(source, target, left, right, to)
+        left_end, right_end = self.back(source, target, left_end, right_end, to_end)
+        loop.end([left, right, b.add(to, one), left_end, right_end, b.bin("sub", to_end, one)])
+        self.left.set(middle)
+        self.right.set(stop)
+
+    def front(self, source: Array, target: Array, left: Value, right: Value, to: Value) -> tuple[Value, Value]:
+        """Store the first of the entries at `left` and `right`; where the runs go on. The choice is one of indices,
+        which needs no branch."""
+        b, kind = self.b, self.kind
+        takes = kind.precedes(b, kind.key(b, source, right), kind.key(b, source, left))
+        kind.put(b, target, to, kind.get(b, source, self.either(takes, right, left)))
+        moved = b.cast("zext", takes, "i64")
+        return b.add(left, b.bin("xor", moved, b.i64(1))), b.add(right, moved)
+
+    def back(self, source: Array, target: Array, left: Value, right: Value, to: Value) -> tuple[Value, Value]:
+        """Store the last of two entries."""
+        b, kind = self.b, self.kind
+        takes = kind.precedes(b, kind.key(b, source, right), kind.key(b, source, left))
+        kind.put(b, target, to, kind.get(b, source, self.either(takes, left, right)))
+        moved = b.cast("zext", takes, "i64")
+        return b.bin("sub", left, moved), b.bin("sub", right, b.bin("xor", moved, b.i64(1)))
+
+    def either(self, takes: Value, x: Value, y: Value) -> Value:
+        """x or y by a conditional move: a branch would be guessed wrong every other time."""
+        self.b.module.globals.setdefault("!1", "!1 = !{}")
+        return self.b.value(x.type, f"select {takes}, {x}, {y}, !unpredictable !1")
 
     def rest(self, place: Cell, stop: Value, source: Array, target: Array) -> None:
         b = self.b
