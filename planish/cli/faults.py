@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing is said at exit
+        _drop_output()
         return FAILED
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
@@ -44,8 +44,15 @@ def run(arguments: Sequence[str]) -> int:
         if "--traceback" in arguments:
             raise
         text, code = told(error)
+        if isinstance(error, OSError) and error.filename is None:
+            _drop_output()
         print(f"planish: {text}", file=sys.stderr)
         return code
+
+
+def _drop_output() -> None:
+    """Standard output can't take what is left for it: so that nothing more is said about that at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def check_knobs() -> None:
@@ -63,9 +70,10 @@ def told(error: Exception) -> tuple[str, int]:
         return f"{error.format_message()} (see planish --help)", error.exit_code
     if isinstance(error, UsageError):
         return str(error), USAGE
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}", FAILED
-    if isinstance(error, (PlanishError, OSError)):
+    if isinstance(error, OSError):
+        where = "" if error.filename is None else f"{error.filename}: "
+        return f"{where}{error.strerror or error}", FAILED
+    if isinstance(error, PlanishError):
         return str(error), FAILED
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}", FAILED

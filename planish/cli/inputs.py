@@ -122,8 +122,8 @@ def _from_form(text: str, form: re.Match[str]) -> Given:
 def _from_file(path: str, node: Node) -> Given:
     try:
         array = np.load(Path(path), allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise UsageError(f"{path} is not a NumPy array file, or is cut off: {error}") from None
+    except (ValueError, EOFError):
+        raise UsageError(f"{path} is not a NumPy array file, holds Python objects, or is cut off") from None
     if not isinstance(array, np.ndarray):
         raise UsageError(f"{path} holds several arrays; give one in a file that ends in .npy")
     expected = node.dtype.numpy
