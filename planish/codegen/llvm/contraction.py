@@ -32,6 +32,9 @@ def write_contraction(module: Module, kernel: Kernel, name: str, size_slots: dic
     return b
 
 
+Masks = Sequence["Value | None"]  # of a panel's vectors: which lanes may be read; None: all
+
+
 @dataclass(frozen=True)
 class TileRow:
     """A row of a tile: the values of the m axes, and where the left operand begins there (k = 0)."""
@@ -186,14 +189,15 @@ class TileWriter(LoopWriter):
         column = self.b.mul(panel, self.b.i64(self.width))
         left = [r.pointer for r in rows]
         right = self.panel_pointers(panel, column, at_once)
-        mask = self.column_masks(column) if partial and not self.tile.packed else []
-        totals = self.sums(left, right, at_once, mask)
+        masks = self.column_masks(column) if partial else [None] * self.tile.vectors
+        totals = self.sums(left, right, at_once, masks)
         if partial:
             self.keep(totals)
-            self.scalar_epilogue(row, len(rows), column)
+            self.partial_epilogue(row, len(rows), column, len(masks) * self.tile.lanes)
         elif self.long:
             self.keep(totals)
-            self.looped_epilogue(row, len(rows), column, at_once)
+            wide = at_once * self.width
+            self.looped_epilogue(row, len(rows), column, wide, (self.b.i64(0), self.b.i64(wide)), self.tile.lanes)
         else:
             for one, values in zip(rows, totals):
                 for j, total in enumerate(values):
@@ -213,31 +217,38 @@ class TileWriter(LoopWriter):
             self.e.scope = outside
         return found
 
-    def column_masks(self, column: Value) -> list[Value]:
-        """Which lanes of the last, partial panel are columns."""
+    def column_masks(self, column: Value) -> list[Value | None]:
+        """Which lanes of the last, partial panel may be read, for each of its vectors that has columns."""
         lanes = self.tile.lanes
+        if is_static(self.n.extent):
+            whole, rest = divmod(self.n.extent % self.width, lanes)
+            first = ", ".join(f"i1 {str(k < rest).lower()}" for k in range(lanes))
+            last = [None if self.tile.packed else Value(vector("i1", lanes), f"<{first}>")] if rest else []
+            return [None] * whole + last
+        if self.tile.packed:
+            return [None] * self.tile.vectors
         left = self.b.splat(self.b.bin("sub", self.columns, column), lanes)
         steps = [Value(vector("i64", lanes), "<" + ", ".join(f"i64 {j * lanes + k}" for k in range(lanes)) + ">")
                  for j in range(self.tile.vectors)]
         return [self.b.cmp("icmp slt", s, left) for s in steps]
 
-    def sums(self, left: list[Value], right: list[Value], at_once: int, mask: list[Value]) -> list[list[Value]]:
+    def sums(self, left: list[Value], right: list[Value], at_once: int, masks: Masks) -> list[list[Value]]:
         """The accumulators of a tile after all of k: [row][vector]."""
-        per_row = at_once * self.tile.vectors
+        per_row = at_once * len(masks)
         zero = registers.constant(self.b, self.sum.dtype.name, 0.0, self.tile.lanes)
-        flat = self.k_loops(self.k, left, right, [zero] * (len(left) * per_row), mask)
+        flat = self.k_loops(self.k, left, right, [zero] * (len(left) * per_row), masks)
         return [flat[i * per_row:(i + 1) * per_row] for i in range(len(left))]
 
     def k_loops(self, axes: Sequence[Axis], left: list[Value], right: list[Value], carry: list[Value],
-                mask: list[Value]) -> list[Value]:
+                masks: Masks) -> list[Value]:
         axis, *inner = axes
         if not inner:
-            return self.innermost(axis, left, right, carry, mask)
+            return self.innermost(axis, left, right, carry, masks)
         b = self.b
         loop = b.loop(b.i64(0), self.e.dim(axis.extent), b.i64(1), carry, hint="k")
         moved_left = [self.moved(p, self.lhs, axis, loop.index) for p in left]
         moved_right = [self.moved(p, self.rhs, axis, loop.index) for p in right]
-        return loop.end(self.k_loops(inner, moved_left, moved_right, loop.carry, mask))
+        return loop.end(self.k_loops(inner, moved_left, moved_right, loop.carry, masks))
 
     def moved(self, pointer: Value, load: Load, axis: Axis, index: Value) -> Value:
         return self.b.gep(self.element, pointer, self.b.mul(index, self.e.dim(self.step(load, axis))))
@@ -249,7 +260,7 @@ class TileWriter(LoopWriter):
         return stride
 
     def innermost(self, axis: Axis, left: list[Value], right: list[Value], carry: list[Value],
-                  mask: list[Value]) -> list[Value]:
+                  masks: Masks) -> list[Value]:
         """The loop that does the work, `unroll` steps a trip, then the steps that are left."""
         b = self.b
         unroll = next(int(s.arguments[1]) for s in self.kernel.steps if s.name == "unroll")
@@ -266,16 +277,16 @@ class TileWriter(LoopWriter):
             totals = list(loop.carry)
             for turn in range(factor):
                 k = loop.index if turn == 0 else b.add(loop.index, b.i64(turn))
-                self.multiply(axis, k, left, right, totals, mask)
+                self.multiply(axis, k, left, right, totals, masks)
             carry, at = loop.end(totals), stop
         return carry
 
     def multiply(self, axis: Axis, k: Value, left: list[Value], right: list[Value], totals: list[Value],
-                 mask: list[Value]) -> None:
+                 masks: Masks) -> None:
         """totals[i, j] += left[i] * right[j] at one k."""
         b, lanes = self.b, self.tile.lanes
-        columns = [self.right_vector(b.gep(self.element, self.moved(p, self.rhs, axis, k), b.i64(j * lanes)), j, mask)
-                   for p in right for j in range(self.tile.vectors)]
+        columns = [self.right_vector(b.gep(self.element, self.moved(p, self.rhs, axis, k), b.i64(j * lanes)), mask)
+                   for p in right for j, mask in enumerate(masks)]
         for i, pointer in enumerate(left):
             one = b.load(self.element, self.moved(pointer, self.lhs, axis, k), self.size)
             many = b.splat(one, lanes)
@@ -283,13 +294,13 @@ class TileWriter(LoopWriter):
                 at = i * len(columns) + j
                 totals[at] = b.multiply_add(many, column, totals[at])
 
-    def right_vector(self, pointer: Value, j: int, mask: list[Value]) -> Value:
+    def right_vector(self, pointer: Value, mask: Value | None) -> Value:
         type_ = vector(self.element, self.tile.lanes)
-        if not mask:
+        if mask is None:
             return self.b.load(type_, pointer, self.size)
         zero = self.b.const(type_, 0.0)
         name = f"llvm.masked.load.v{self.tile.lanes}{'f32' if self.size == 4 else 'f64'}.p0"
-        return self.b.call(name, type_, [pointer, Value("i32", str(self.size)), mask[j], zero])
+        return self.b.call(name, type_, [pointer, Value("i32", str(self.size)), mask, zero])
 
     # --- the epilogue
 
@@ -308,32 +319,36 @@ class TileWriter(LoopWriter):
 
     def keep(self, totals: list[list[Value]]) -> None:
         """Put the accumulators in memory, rows of the tile one after another."""
-        for i, values in enumerate(totals):
-            for j, total in enumerate(values):
-                at = (i * len(values) + j) * self.tile.lanes
-                self.b.store(total, self.b.gep(self.element, self.accumulators, self.b.i64(at)), 32)
+        lanes = self.tile.lanes
+        for at, total in enumerate(total for values in totals for total in values):
+            place = self.b.gep(self.element, self.accumulators, self.b.i64(at * lanes))
+            self.b.store(total, place, lanes * self.size)
 
     def kept(self, row: Value, per_row: int, place: Value, lanes: int) -> Value:
         at = self.b.add(self.b.mul(row, self.b.i64(per_row)), place)
         return self.b.load(vector(self.element, lanes), self.b.gep(self.element, self.accumulators, at), self.size)
 
-    def looped_epilogue(self, row: Value, height: int, column: Value, at_once: int) -> None:
-        b, lanes = self.b, self.tile.lanes
+    def looped_epilogue(self, row: Value, height: int, column: Value, per_row: int, span: tuple[Value, Value],
+                        lanes: int) -> None:
+        """The epilogue of columns `span` of the kept accumulators, `lanes` at a time."""
+        b = self.b
         loop = b.loop(b.i64(0), b.i64(height), b.i64(1), hint="row")
         axes = self.split(self.m, b.add(row, loop.index))
-        inner = b.loop(b.i64(0), b.i64(at_once * self.width), b.i64(lanes), hint="column")
-        total = self.kept(loop.index, at_once * self.width, inner.index, lanes)
+        inner = b.loop(*span, b.i64(lanes), hint="column")
+        total = self.kept(loop.index, per_row, inner.index, lanes)
         self.run_epilogue({**axes, self.n.name: b.add(column, inner.index)}, total, lanes)
         inner.end()
         loop.end()
 
-    def scalar_epilogue(self, row: Value, height: int, column: Value) -> None:
-        """A partial panel, column by column."""
-        b = self.b
-        loop = b.loop(b.i64(0), b.i64(height), b.i64(1), hint="row")
-        axes = self.split(self.m, b.add(row, loop.index))
-        inner = b.loop(b.i64(0), b.bin("sub", self.columns, column), b.i64(1), hint="column")
-        total = self.kept(loop.index, self.width, inner.index, 1)
-        self.run_epilogue({**axes, self.n.name: b.add(column, inner.index)}, total, 1)
-        inner.end()
-        loop.end()
+    def partial_epilogue(self, row: Value, height: int, column: Value, per_row: int) -> None:
+        """A partial panel: whole vectors, then column by column."""
+        b, lanes = self.b, self.tile.lanes
+        if is_static(self.n.extent):
+            left = b.i64(self.n.extent % self.width)
+            whole = b.i64(self.n.extent % self.width // lanes * lanes)
+        else:
+            left = b.bin("sub", self.columns, column)
+            whole = b.bin("and", left, b.i64(-lanes))
+        for span, wide in (((b.i64(0), whole), lanes), ((whole, left), 1)):
+            if span[0] != span[1]:
+                self.looped_epilogue(row, height, column, per_row, span, wide)
