@@ -9,11 +9,12 @@ from planish.errors import ShapeError
 from planish.ir.graph import Graph
 from planish.ir.node import Node, input_node, make_node
 from planish.ops.structure import Content
-from planish.types import Dim, Expr, TensorType, evaluate_dim, substitute
+from planish.types import Dim, Expr, Symbol, TensorType, evaluate_dim, substitute
 
 
 def bind_symbols(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """symbol -> size, from the shapes of the actual inputs. Raises ShapeError when they do not fit the graph."""
+    """symbol -> size, from the shapes of the actual inputs. Raises ShapeError when they do not fit the graph, or a size
+    is out of its symbol's range."""
     values: dict[str, int] = {}
     if len(shapes) != len(graph.inputs):
         raise ShapeError(f"{graph.name} takes {len(graph.inputs)} inputs; {len(shapes)} were given")
@@ -25,7 +26,15 @@ def bind_symbols(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int
         expected = tuple(substitute(d, values) for d in node.shape)
         if expected != tuple(shape):
             raise ShapeError(f"input {node.attributes.name}: expected shape {_show(node.shape)}, got {_show(shape)}")
+    for symbol in graph.symbols().values():
+        _hold_range(symbol, values)
     return values
+
+
+def _hold_range(symbol: Symbol, values: Mapping[str, int]) -> None:
+    size = values[symbol.name]
+    if size < symbol.low or (symbol.high is not None and size > evaluate_dim(symbol.high, values)):
+        raise ShapeError(f"{symbol.requirement}, got {size}")
 
 
 def _is_symbol(dim: Expr) -> bool:

@@ -35,7 +35,12 @@ def spec_of(code: NativeCode) -> ProgramSpec:
     symbols = len(code.program.symbols)
     return ProgramSpec(inputs, outputs, symbols, symbols + len(code.code.derived), _dim(code, code.program.arena_bytes),
                        parallel=code.work > 0, release_gil=_is_long(code),
-                       messages={c.code: (c.error, c.message) for c in code.checks})
+                       messages={c.code: (c.error, c.message) for c in code.checks} | _ranges(code))
+
+
+def _ranges(code: NativeCode) -> dict[int, tuple[str, str]]:
+    """What planish_derive says of each symbol that is out of its range."""
+    return {-1 - i: ("ShapeError", s.requirement) for i, s in enumerate(code.program.symbols)}
 
 
 def _array(code: NativeCode, name: str, type_: TensorType) -> ArraySpec:

@@ -82,7 +82,7 @@ class Signature:
                 if isinstance(want, DimRef) and want.index < spec.n_symbols:
                     self._bind_symbol(dims, first, want.index, got, f"{s.name!r} axis {axis}")
         if spec.n_dims:
-            self._derive(dims)
+            self._derive(dims, arrays)
         for array, s in zip(arrays, spec.inputs, strict=True):
             self._hold_derived(dims, array, s)
         return dims
@@ -93,13 +93,13 @@ class Signature:
         first.setdefault(index, place)
         dims[index] = size
 
-    def _derive(self, dims: Any) -> None:
+    def _derive(self, dims: Any, arrays: Sequence[np.ndarray]) -> None:
         code = _derive_function(self.derive)(ctypes.addressof(dims))
         if code:
             unknown = ("ShapeError", "sizes outside the range the program was compiled for")
             _, text = self.spec.messages.get(code, unknown)
-            sizes = ", ".join(f"d{i}={dims[i]}" for i in range(self.spec.n_symbols))
-            raise ShapeError(f"{text} ({sizes})")
+            given = ", ".join(f"{s.name}{list(a.shape)}" for s, a in zip(self.spec.inputs, arrays, strict=True))
+            raise ShapeError(f"{text}; got {given}")
 
     def _hold_derived(self, dims: Any, array: np.ndarray, spec: ArraySpec) -> None:
         for axis, (want, got) in enumerate(zip(spec.shape, array.shape, strict=True)):

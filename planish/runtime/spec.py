@@ -3,8 +3,8 @@ files.
 
 A compiled program exports
     void planish_body(ptr frame, i64 tid, i64 threads)    one body that all threads run side by side
-    i32  planish_derive(ptr dims)                         only with symbols: fills in the derived dims;
-    nonzero: out of range
+    i32  planish_derive(ptr dims)                         only with symbols: fills in the derived dims; nonzero
+                                                          for sizes out of range, a key of `messages`
 and its frame is { ptr buffers; ptr dims; ptr pool; i32 status; i32 reserved }. `buffers` points to the data
 of the inputs, the outputs, the constants and last the arena, in this order. Inputs are contiguous and aligned
 to their elements; constants, the arena and outputs of 64 KiB and more start on a cache line. `dims` are i64:
@@ -46,8 +46,8 @@ class ProgramSpec:
 
     The first `n_symbols` of its `n_dims` dims are symbols, bound by the inputs' shapes; planish_derive fills
     in the rest. `arena`: bytes of scratch memory. `parallel`: worth more than one thread. `release_gil`: long
-    enough to let other Python threads run. `messages`: what a nonzero status means, as (name of exception
-    type, text). `unwrap_single`: a program with one output returns it, not a tuple.
+    enough to let other Python threads run. `messages`: what a nonzero status or planish_derive means,
+    as (name of exception type, text). `unwrap_single`: a program with one output returns it, not a tuple.
     """
 
     inputs: tuple[ArraySpec, ...]

@@ -26,6 +26,11 @@ class Symbol:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def requirement(self) -> str:
+        """What a size is told that is out of range."""
+        return f"{self.name} is to be " + (f"{self.low} or more" if self.high is None else f"from {self.low} to {self.high}")
+
     # Equal only with equal ranges: what was proved of one must hold of the other.
     def __hash__(self) -> int:
         return hash(self.name)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from planish.compiler import Options, compile_graph
+from planish.errors import ShapeError
 from planish.ir import Graph, Node, input_node, interpret
 from planish.ops.rules import apply_nullary, ops
 from planish.types import FLOAT32, FLOAT64, INT32, INT64, UINT32, DType, TensorType, evaluate_dim, symbol
@@ -83,6 +84,25 @@ def test_every_size(name: str) -> None:
         assert got.dtype == expected.dtype and got.shape == expected.shape, f"B = {size}"
         scale = 1e-5 * max(1.0, float(np.sqrt(size)))
         np.testing.assert_allclose(got, expected, scale, scale, err_msg=f"B = {size}")
+
+
+@pytest.mark.parametrize("strategy", ["native", "library"])
+def test_sizes_out_of_range(strategy: Any) -> None:
+    """Each symbol is held to its own range, also where another range depends on it, and says so by its own name."""
+    few = symbol("few", 2, 5)
+    within = symbol("within", 0, few - 1)
+    x, y = (input_node(n, TensorType(FLOAT32, (d, 3))) for n, d in (("x", few), ("y", within)))
+    good = ops.check(ops.reduce_all(ops.gt(x, 0.0), axes=(0, 1)), error="ValueError", message="negative")
+    compiled = compile_graph(Graph((x, y), (ops.concat(x, y, axis=0),), effects=(good,)), Options(strategy=strategy))
+    ones = np.ones((7, 3), np.float32)
+    for n, m in ((2, 0), (2, 1), (5, 4)):
+        assert compiled(ones[:n], ones[:m])[0].shape == (n + m, 3)
+    for n, m, message in ((1, 0, "few is to be from 2 to 5"), (6, 0, "few is to be from 2 to 5"),
+                          (5, 5, "within is to be from 0 to few - 1"), (2, 2, "within is to be from 0 to few - 1")):
+        with pytest.raises(ShapeError, match=message):
+            compiled(ones[:n], ones[:m])
+    with pytest.raises(ValueError, match="negative"):
+        compiled(-ones[:3], ones[:1])
 
 
 def _array(dtype: DType, shape: tuple[int, ...]) -> np.ndarray:

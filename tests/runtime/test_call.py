@@ -152,7 +152,7 @@ def test_symbols_must_agree(dynamic):
 def test_out_of_range_sizes():
     program = reverse_program()
     for call in (program.call, program.call_ctypes):
-        with pytest.raises(ShapeError, match=r"too long.*d0=1000001"):
+        with pytest.raises(ShapeError, match=r"too long; got a\[1000001\]"):
             call(np.zeros(1_000_001, np.float32))
 
 

@@ -239,17 +239,18 @@ class _Pointers:
 
 
 def _write_derive(module: Module, program: Program, slots: dict[str, int], derived: tuple[Dim, ...]) -> None:
-    """Derived sizes; nonzero when a symbol is outside its range."""
+    """Derived sizes. 0, or -1 - the place of the first symbol that is outside its range."""
     b = module.function("planish_derive", [("ptr", "sizes")], "i32")
     sizes, = b.parameters
     values = {s: b.load("i64", b.gep("i64", sizes, b.i64(i)), 8) for s, i in slots.items()}
     expressions = Expressions(b, _NO_KERNEL, {}, values, "default")
-    outside = Value("i1", "false")
-    for symbol in program.symbols:
+    code = Value("i32", "0")
+    for symbol in reversed(program.symbols):
         value = values[symbol.name]
-        outside = b.bin("or", outside, b.cmp("icmp slt", value, b.i64(symbol.low)))
+        outside = b.cmp("icmp slt", value, b.i64(symbol.low))
         if symbol.high is not None:
             outside = b.bin("or", outside, b.cmp("icmp sgt", value, expressions.dim(symbol.high)))
+        code = b.select(outside, Value("i32", str(-1 - slots[symbol.name])), code)
     for i, dim in enumerate(derived, len(slots)):
         b.store(expressions.dim(dim), b.gep("i64", sizes, b.i64(i)), 8)
-    b.ret(b.cast("zext", outside, "i32"))
+    b.ret(code)

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from planish.capture.onnx import load_graph
-from planish.errors import ModelError, UnsupportedOp
+from planish.errors import ModelError, ShapeError, UnsupportedOp
 from planish.ir import Graph
 from tests.capture.onnx.running import STRATEGIES, assert_same, make_model, reference, run
 
@@ -202,6 +202,17 @@ def test_symbols_fixed_and_bounded() -> None:
     assert (bounded.low, bounded.high) == (1, 64)
     with pytest.raises(ModelError, match="has no size called K; its sizes are N, M"):
         load_graph(model, symbols={"K": 1})
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_sizes_are_held_to_their_range(strategy: str) -> None:
+    model = capture([node("Relu", ["x"], ["y"])], {"x": (np.float32, ("N", "M"))})
+    graph = load_graph(model, symbols={"N": (1, 64)})
+    for n in (1, 64):
+        assert run(graph, {"x": np.ones((n, 3), np.float32)}, strategy)[0].shape == (n, 3)
+    for n in (0, 65):
+        with pytest.raises(ShapeError, match="N is to be from 1 to 64"):
+            run(graph, {"x": np.ones((n, 3), np.float32)}, strategy)
 
 
 def test_shape_from_an_input() -> None:
