@@ -73,7 +73,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
         return None
     stage = kernel.stages[0]
     lanes = machine.vector_bytes // stage.dtype.itemsize
-    rows, vectors = (TILES if _rows_step(roles) else APART)[machine.registers]
+    rows, vectors = (TILES if _has_known_rows(roles) else APART)[machine.registers]
     extent = {a.name: a.extent for a in (*kernel.shared, *stage.axes)}
     if hinted(extent[roles.n], hint) < lanes // 2:
         return None
@@ -157,7 +157,7 @@ def _badness(kernel: Kernel, roles: Roles, hint: dict[str, int], buffers: Buffer
     return (0 if any_order else scattered, size < 8, packing, -min(rows, 12), -size)
 
 
-def _rows_step(roles: Roles) -> bool:
+def _has_known_rows(roles: Roles) -> bool:
     """Whether the distance between rows of the left operand is known."""
     return all(is_static(stride_along(Access(roles.lhs.buffer, roles.lhs.index), a)) for a in roles.m)
 

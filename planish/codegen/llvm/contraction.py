@@ -197,7 +197,8 @@ class TileWriter(LoopWriter):
         elif self.long:
             self.keep(totals)
             wide = at_once * self.width
-            self.looped_epilogue(row, len(rows), column, wide, (self.b.i64(0), self.b.i64(wide)), self.tile.lanes)
+            span = self.b.i64(0), self.b.i64(wide)
+            self.looped_epilogue(row, len(rows), column, wide, span, self.tile.lanes)
         else:
             for one, values in zip(rows, totals):
                 for j, total in enumerate(values):
@@ -285,8 +286,9 @@ class TileWriter(LoopWriter):
                  masks: Masks) -> None:
         """totals[i, j] += left[i] * right[j] at one k."""
         b, lanes = self.b, self.tile.lanes
-        columns = [self.right_vector(b.gep(self.element, self.moved(p, self.rhs, axis, k), b.i64(j * lanes)), mask)
-                   for p in right for j, mask in enumerate(masks)]
+        here = [self.moved(p, self.rhs, axis, k) for p in right]
+        columns = [self.right_vector(b.gep(self.element, p, b.i64(j * lanes)), mask)
+                   for p in here for j, mask in enumerate(masks)]
         for i, pointer in enumerate(left):
             one = b.load(self.element, self.moved(pointer, self.lhs, axis, k), self.size)
             many = b.splat(one, lanes)
