@@ -1,12 +1,14 @@
 """Control ops as steps: cond, while_loop and scan_loop, with their graphs as regions.
 
     cond        if p { then -> results } else { else -> results }
-    while_loop  copy operands -> state; while p { condition(state) -> p } do { body(state) -> next; copy next -> state }
-    scan_loop   copy operands -> state; for i in length { body(state, slices of xs) -> next, slices of ys;
-                copy next -> state }
+    while_loop  copy operands -> state
+                while p { condition(state) -> p } do { body(state) -> next; copy next -> state }
+    scan_loop   copy operands -> state
+                for i in length { body(state, slices of xs) -> next, slices of ys; copy next -> state }
 
-The state is the memory of the results. What the body hands on as it came keeps the operand's memory and is not copied;
-where the old state has been read for the last time, the body writes the next over it, and nothing is copied either.
+The state is the memory of the results. What the body hands on as it came keeps the operand's memory and is
+not copied; where the old state has been read for the last time, the body writes the next over it, and
+nothing is copied either.
 """
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from planish.schedule.buffers import Buffers
 from planish.schedule.kernel import Buffer
 from planish.schedule.plan import writes_over
 from planish.schedule.program import CheckStep, For, If, Launch, Step, While, base_of, every_step
-from planish.types import BOOL, TensorType, symbol, symbols_of
+from planish.types import BOOL, Dim, TensorType, symbol, symbols_of
 
 if TYPE_CHECKING:
     from planish.schedule.lower import Lowering
@@ -32,13 +34,14 @@ class ControlLowering:
     def __init__(self, lowering: Lowering, node: Node, buffers: Buffers):
         self.lowering, self.node, self.buffers = lowering, node, buffers
         self.prefix = lowering.new_prefix()
-        self.types: tuple[TensorType, ...] = node.type
+        self.types = node.type if isinstance(node.type, tuple) else (node.type,)
         self.operands = [buffers.owner(buffers.of[o].name) for o in node.operands]
         items = [n for n in buffers.of if n.op.name == "item" and n.operands[0] is node]
         self.results = {n.attributes.index: buffers.owner(buffers.of[n].name) for n in items}
 
     def steps(self) -> list[Step]:
-        return {"cond": self.cond, "while_loop": self.while_loop, "scan_loop": self.scan_loop}[self.node.op.name]()
+        lower = {"cond": self.cond, "while_loop": self.while_loop, "scan_loop": self.scan_loop}
+        return lower[self.node.op.name]()
 
     def new(self, name: str, type_: TensorType) -> str:
         return self.buffers.add(Buffer(f"{self.prefix}{name}", type_)).name
@@ -80,7 +83,7 @@ class ControlLowering:
         loop = For(symbols_of(counter)[f"{self.prefix}i"], a.length, state.handed_on(body), a.reverse)
         return [*state.before(), loop]
 
-    def slice(self, name: str, type_: TensorType, of: str, counter: object) -> str:
+    def slice(self, name: str, type_: TensorType, of: str, counter: Dim) -> str:
         """One piece along the first axis of a stacked buffer, contiguous in it."""
         name = self.new(name, type_)
         self.buffers.slices[name] = of, counter * (type_.size * type_.dtype.itemsize)
@@ -95,7 +98,8 @@ class _State:
         self.types = control.types[:count]
         self.kept = [body.outputs[i] is body.inputs[i] for i in range(count)]
         self.names = [self._name(i) for i in range(count)]
-        self.following = [None if kept else control.new(f"n{i}", self.types[i]) for i, kept in enumerate(self.kept)]
+        self.following = [None if kept else control.new(f"n{i}", self.types[i])
+                          for i, kept in enumerate(self.kept)]
 
     def _name(self, i: int) -> str:
         if self.kept[i]:

@@ -1,7 +1,7 @@
-"""From a prepared graph to steps: fuse, lay out, schedule each kernel, and lower the graphs inside control ops.
+"""From a prepared graph to steps: fuse, lay out, schedule each kernel, lower the graphs inside control ops.
 
-In: a graph whose outputs are distinct roots. Out: steps without barriers, and the buffers they use. A graph inside a
-control op becomes a region: its inputs are buffers from outside, its results are written into buffers from outside.
+In: a graph whose outputs are distinct roots. Out: steps without barriers, and the buffers they use. A graph
+inside a control op becomes a region: its inputs are buffers from outside, and so are those its results go to.
 """
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ Where = tuple[tuple[str, int], ...]
 def schedule_kernel(kernel: Kernel, machine: Machine, hint: dict[str, int], buffers: Buffers,
                     disable: frozenset[str]) -> list[Kernel]:
     """The kernel with its schedule, after any kernels that prepare its operands (packing)."""
-    tiled = None if "register_tile" in disable else schedule_contraction(kernel, machine, hint, buffers, disable)
+    tiled: list[Kernel] | None = None
+    if "register_tile" not in disable:
+        tiled = schedule_contraction(kernel, machine, hint, buffers, disable)
     return tiled or [schedule_loops(kernel, machine, hint)]
 
 
 @dataclass
 class Lowering:
-    """One build. `disable` and `observe` are build_program's; `decisions` and `seconds` are filled in."""
+    """One build. `disable` and `observe` are build_program's; it fills in `decisions` and `seconds`."""
 
     machine: Machine
     hint: dict[str, int]
@@ -79,7 +81,8 @@ class Lowering:
             return kernels
         control = [n for n in graph.nodes() if n.op.has("control")]
         items = {n for n in buffers.of if n.op.name == "item" and n.operands[0] in control}
-        fixed = {buffers.of[n].name for n in (*graph.roots, *items, *(o for c in control for o in c.operands))}
+        operands = {o for c in control for o in c.operands}
+        fixed = {buffers.of[n].name for n in (*graph.roots, *items, *operands)}
         return assign_layouts(kernels, buffers, fixed, self.hint, self.decisions)
 
     def scheduled(self, kernel: Kernel, buffers: Buffers) -> list[Kernel]:
@@ -97,39 +100,40 @@ class Lowering:
         if not any(name in buffers.slices for name in launch.writes):
             return launch
         # A slice may start anywhere; streaming stores want whole cache lines.
-        return replace(launch, kernel=replace(kernel, steps=tuple(s for s in kernel.steps if s.name != "stream")))
+        steps = tuple(s for s in kernel.steps if s.name != "stream")
+        return replace(launch, kernel=replace(kernel, steps=steps))
 
     # --- regions
 
     def region(self, graph: Graph, inputs: Sequence[str], targets: Sequence[str | None],
                outside: Buffers) -> tuple[Step, ...]:
-        """The steps of a graph inside a control op. `inputs` names the buffers its inputs are, `targets` those its
-        results go to (None: not wanted), all of them known to `outside`."""
+        """The steps of a graph inside a control op. `inputs` names the buffers its inputs are, `targets`
+        those its results go to (None: not wanted), all of them known to `outside`."""
         wanted = [(o, t) for o, t in zip(graph.outputs, targets, strict=True) if t is not None]
-        graph, where = distinct_outputs(prepare(replace(graph, outputs=tuple(o for o, _ in wanted), output_names=())))
+        graph = replace(graph, outputs=tuple(o for o, _ in wanted), output_names=())
+        graph, where = distinct_outputs(prepare(graph, self.hint))
         fused = self.fused(graph, self.new_prefix())
         inside = Buffers(fused.buffers, constants=dict(outside.constants), slices=dict(outside.slices))
         inside.views = {fused.buffers[n].name: name for n, name in zip(graph.inputs, inputs, strict=True)}
-        copies: list[tuple[str, str, TensorType]] = []
+        copied: list[tuple[str, str, TensorType]] = []
         for (kind, k), (node, target) in zip(where, wanted):
             own = fused.buffers[graph.outputs[k]].name if kind == "program" else ""
             if own and own not in inside.views:
                 inside.views[own] = target
             else:
-                copies.append((inside.owner(own) if own else self.source(kind, k, node, inputs, inside), target, node.type))
+                source = own or (inputs[k] if kind == "input" else self.constant(node, inside))
+                copied.append((inside.owner(source), target, single(node)))
         inside.views |= {view: inside.owner(of) for view, of in fused.views.items()}
         steps = self.steps(graph, fused, inside)
-        steps += [self.copy(source, target, type_, inside) for source, target, type_ in copies]
+        steps += [self.copy(source, target, type_, inside) for source, target, type_ in copied]
         outside.include(inside)
         return tuple(steps)
 
-    def source(self, kind: str, k: int, node: Node, inputs: Sequence[str], inside: Buffers) -> str:
-        """The buffer of a result that is an input or a constant."""
-        if kind == "input":
-            return inputs[k]
+    def constant(self, node: Node, inside: Buffers) -> str:
+        """A buffer for a result that is a constant."""
         while node.op.name == "reshape":
             node = node.operands[0]
-        return inside.add(Buffer(f"{self.new_prefix()}c", node.type), node.attributes.array).name
+        return inside.add(Buffer(f"{self.new_prefix()}c", single(node)), node.attributes.array).name
 
     def copy(self, source: str, target: str, type_: TensorType, buffers: Buffers) -> Step:
         """A launch that copies a buffer to another."""
@@ -138,17 +142,22 @@ class Lowering:
         axis = Axis("s0", type_.size)
         index = (0,) if type_.size == 1 else (axis.symbol,)
         stage = Stage("t0", (), Load(old, index), type_.dtype, store=Store(new, index))
-        kernel = Kernel(f"{self.new_prefix()}copy", () if type_.size == 1 else (axis,), (stage,), (old,), (new,), ops=("copy",))
-        scheduled = kernel if "schedule" in self.disable else schedule_loops(kernel, self.machine, self.hint)
-        return self.launch_on(scheduled, (source, target), buffers)
+        shared = () if type_.size == 1 else (axis,)
+        kernel = Kernel(f"{self.new_prefix()}copy", shared, (stage,), (old,), (new,), ops=("copy",))
+        if "schedule" not in self.disable:
+            kernel = schedule_loops(kernel, self.machine, self.hint)
+        return self.launch(kernel, replace(buffers, views={"x": source, "y": target}))
 
-    def launch_on(self, kernel: Kernel, names: tuple[str, ...], buffers: Buffers) -> Launch:
-        views = {b.name: name for b, name in zip(kernel.arguments, names, strict=True)}
-        return self.launch(kernel, replace(buffers, views=views))
+
+def single(node: Node) -> TensorType:
+    """The type of a node with one result."""
+    assert isinstance(node.type, TensorType)
+    return node.type
 
 
 def distinct_outputs(graph: Graph) -> tuple[Graph, Where]:
-    """The graph with each computed output once and without reshapes at its end, and where each output is then."""
+    """The graph with each computed output once and without reshapes at its end, and where each output is
+    then."""
     computed: list[Node] = []
     where: list[tuple[str, int]] = []
     for output in graph.outputs:
@@ -168,7 +177,8 @@ def distinct_outputs(graph: Graph) -> tuple[Graph, Where]:
 
 def _with_checks(steps: list[Step], effects: Sequence[Node], buffers: Buffers) -> list[Step]:
     """Checks in their order, before the first loop or choice for which they are ready, else at the end."""
-    waiting = [CheckStep(buffers.owner(buffers.of[n].name), 0, n.attributes.error, n.attributes.message) for n in effects]
+    waiting = [CheckStep(buffers.owner(buffers.of[n].name), 0, n.attributes.error, n.attributes.message)
+               for n in effects]
     written: set[str] = set()
     placed: list[Step] = []
     for step in steps:

@@ -1,10 +1,10 @@
 """The program IR: kernels launched in order, control flow around them, and where every buffer lives.
 
-A program runs its steps in order. Launches without a barrier between them may run at the same time; a check, a
-choice or a loop waits for all before it, and what follows waits for it. Buffers are inputs and outputs of the call,
-constants, pieces of one arena of bytes that values take turns in, or slices: a loop's view of one piece of another
-buffer. Sizes and offsets may depend on symbols, which the shapes of the inputs bind; the offset of a slice also on
-the counters of loops.
+A program runs its steps in order. Launches without a barrier between them may run at the same time; a check,
+a choice or a loop waits for all before it, and what follows waits for it. Buffers are inputs and outputs of
+the call, constants, pieces of one arena of bytes that values take turns in, or slices: a loop's view of one
+piece of another buffer. Sizes and offsets may depend on symbols, which the shapes of the inputs bind; the
+offset of a slice also on the counters of loops.
 """
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Kind = Literal["input", "output", "constant", "arena", "slice"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a buffer lives: input, output or constant `position`, or at `offset` bytes of the arena or, for a slice,
-    of the buffer `base`."""
+    """Where a buffer lives: input, output or constant `position`, or at `offset` bytes of the arena or, for a
+    slice, of the buffer `base`."""
 
     buffer: Buffer
     kind: Kind
@@ -106,8 +106,8 @@ class If:
 
 @dataclass(frozen=True, eq=False)
 class While:
-    """Run `condition`, and while it leaves true in the bool scalar `predicate`, `body` and `condition` again. A check
-    that fails inside ends it."""
+    """Run `condition`, and while it leaves true in the bool scalar `predicate`, `body` and `condition`
+    again. A check that fails inside ends it."""
 
     condition: tuple[Step, ...]
     predicate: str
@@ -131,8 +131,8 @@ class While:
 
 @dataclass(frozen=True, eq=False)
 class For:
-    """Run `body` once for each value of `counter` from 0 up to `length`, or down to 0 from the end if `reverse`. A
-    check that fails inside ends it."""
+    """Run `body` once for each value of `counter` from 0 up to `length`, or down to 0 from the end if
+    `reverse`. A check that fails inside ends it."""
 
     counter: Symbol
     length: Dim
@@ -182,7 +182,8 @@ class Program:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """The distinct kernels, in order of their first launch."""
-        return tuple({id(s.kernel): s.kernel for s in every_step(self.steps) if isinstance(s, Launch)}.values())
+        launched = [s.kernel for s in every_step(self.steps) if isinstance(s, Launch)]
+        return tuple({id(kernel): kernel for kernel in launched}.values())
 
     @property
     def counters(self) -> tuple[Symbol, ...]:
@@ -195,8 +196,9 @@ class Program:
 
 
 class Timeline:
-    """Steps and the phases they run in; no barrier stands inside a phase. Phases are numbered as written, not as run:
-    a loop is one span of them. A choice and a loop decide in a phase of their own, after a `while`'s condition."""
+    """Steps and the phases they run in; no barrier stands inside a phase. Phases are numbered as written,
+    not as run: a loop is one span of them. A choice and a loop decide in a phase of their own, after a
+    `while`'s condition."""
 
     def __init__(self, steps: Sequence[Step]):
         self.entries: list[tuple[int, Step]] = []
@@ -224,16 +226,16 @@ class Timeline:
             phase = self._add(step.condition, phase)
         self.entries.append((phase, step))
         phase += 1
-        rest = () if isinstance(step, CheckStep) else (step.body,) if isinstance(step, While) else step.regions
-        for region in rest:
+        inside = step.regions if isinstance(step, CONTROL) else ()
+        for region in inside[isinstance(step, While):]:
             phase = self._add(region, phase)
         if isinstance(step, (While, For)):
             self.loops.append((start, phase - 1))
         return phase
 
     def live_ranges(self, slices: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-        """buffer -> the first and last phase that touches it. What is used both inside and outside of a loop lives
-        from its first phase to its last; a slice counts as the buffer that it is a piece of."""
+        """buffer -> the first and last phase that touches it. What is used both inside and outside of a loop
+        lives from its first phase to its last; a slice counts as the buffer that it is a piece of."""
         found: dict[str, tuple[int, int]] = {}
         for phase, step in self.entries:
             for name in (*step.reads, *step.writes):

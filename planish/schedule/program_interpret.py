@@ -123,8 +123,8 @@ class _Machine:
         check.evaluate(attributes, self.bytes_at(step.buffer).view(bool)[0])
 
     def forget(self, phase: int) -> None:
-        """Spoil the memory of values after their last use, but where one written in their place lives on. What came
-        into a loop from before it is needed in the next round."""
+        """Spoil the memory of values after their last use, but where one written in their place lives on.
+        What came into a loop from before it is needed in the next round."""
         if not self.harsh:
             return
         arena = {name: span for name, span in self.live.items() if self.places[name].kind == "arena"}

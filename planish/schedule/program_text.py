@@ -28,8 +28,9 @@
       ...
     }
 
-`x_i: f32[4] = slice x 16*i` is a piece of `x`. A launch is followed by a barrier unless it says no. Constants of up to 16 elements are written out; larger
-ones as `@c0`, kept in `program_constants`. The kernels follow in the form of `schedule/text.py`.
+`x_i: f32[4] = slice x 16*i` is a piece of `x`. A launch is followed by a barrier unless it says no.
+Constants of up to 16 elements are written out; larger ones as `@c0`, kept in `program_constants`. The
+kernels follow in the form of `schedule/text.py`.
 """
 from __future__ import annotations
 
@@ -134,7 +135,7 @@ def _number(value: np.generic) -> str:
     return repr(value.item()) if value.dtype.kind in "biu" else repr(float(value))
 
 
-def _step(step: Step) -> str:
+def _step(step: Launch | CheckStep) -> str:
     if isinstance(step, CheckStep):
         return f"check {step.buffer} {step.code} {step.error} {step.message!r}"
     sides = (", ".join(names) for names in (step.reads, step.writes))
@@ -209,7 +210,8 @@ class _Parser:
             self.arena = self.scope.dim(line.removeprefix("arena "))
         elif _SLICE.match(line):
             declared, base, offset = matched(_SLICE, line, "a slice")
-            self.buffers.append(Place(parse_buffer(declared, self.scope), "slice", offset=self.scope.dim(offset), base=base))
+            buffer = parse_buffer(declared, self.scope)
+            self.buffers.append(Place(buffer, "slice", offset=self.scope.dim(offset), base=base))
         elif _PLACE.match(line):
             self.buffers.append(self.place(line))
         else:

@@ -77,7 +77,8 @@ def _head(program: Program) -> Iterator[tuple[Where, str]]:
             yield places[name], f"{name} is not in the place of input {i}"
     known = {s.name for s in program.symbols}
     counters = [s.name for s in program.counters]
-    yield from ((None, f"{n} is the name of two things") for n in counters if n in known or counters.count(n) > 1)
+    doubled = [n for n in counters if n in known or counters.count(n) > 1]
+    yield from ((None, f"{n} is the name of two things") for n in doubled)
     for place in program.buffers:
         yield from ((place, fault) for fault in _place(program, place, known))
         if place.kind == "slice":
@@ -112,8 +113,9 @@ def _slice(program: Program, place: Place) -> Iterator[str]:
     starts, sizes, wholes = (np.broadcast_to(dim_values(d, points), (count,))
                              for d in (place.offset, place.bytes, base.bytes))
     for i in np.flatnonzero((starts < 0) | (starts + sizes > wholes))[:1]:
-        yield f"{place.name} lies at {starts[i]}..{starts[i] + sizes[i]} of the {wholes[i]} bytes of {base.name}"
-    if any(n % place.buffer.dtype.itemsize for n in starts):
+        where = f"{starts[i]}..{starts[i] + sizes[i]} of the {wholes[i]} bytes of {base.name}"
+        yield f"{place.name} lies at {where}"
+    if place.offset % place.buffer.dtype.itemsize != 0:
         yield f"{place.name} is not aligned to its elements"
 
 
@@ -171,9 +173,10 @@ def _order(program: Program) -> Iterator[tuple[Where, str]]:
     yield from ((None, f"the output {n} is never written") for n in program.outputs if n not in written)
 
 
-def _unwritten(steps: Iterable[Step], written: set[str], slices: dict[str, str]) -> Iterator[tuple[Where, str]]:
-    """Reads of what is not yet written; adds what the steps write, whatever way they take. A loop that stacks slices
-    counts as writing the whole."""
+def _unwritten(steps: Iterable[Step], written: set[str],
+               slices: dict[str, str]) -> Iterator[tuple[Where, str]]:
+    """Reads of what is not yet written; adds what the steps write, whatever way they take. A loop that
+    stacks slices counts as writing the whole."""
     for step in steps:
         before = set(written)
         if isinstance(step, While):

@@ -1,7 +1,8 @@
 """Scratch memory of sorts: how much one needs, and the step that gives it to a kernel.
 
-A row is sorted by merging back and forth between two arrays of keys (and two of positions, where they are wanted). The
-first few of a row are selected in arrays of that many entries only. A thread needs this once, whatever the number of rows.
+A row is sorted by merging back and forth between two arrays of keys (and two of positions, where they are
+wanted). The first few of a row are selected in arrays of that many entries only. A thread needs this once,
+whatever the number of rows.
 """
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ def selects(stage: Sort) -> bool:
 
 
 def work_layout(stage: Sort) -> tuple[list[Dim], Dim]:
-    """Where the arrays of one thread start, in bytes (keys, other keys, positions, other positions: those there are),
-    and the bytes in all."""
+    """Where the arrays of one thread start, in bytes (keys, other keys, positions, other positions: those
+    there are), and the bytes in all."""
     entries, copies = (stage.count, 1) if selects(stage) else (stage.axis.extent, 2)
     widths = [stage.key.dtype.itemsize] + [INT64.itemsize] * (stage.positions is not None)
     starts: list[Dim] = []
@@ -38,7 +39,8 @@ def work_bytes(stage: Sort) -> Dim:
 
 
 def with_work(kernel: Kernel, threads: int, buffers: Buffers) -> Kernel:
-    """The kernel with scratch memory for its sorts, entered in `buffers`; a kernel on one thread needs one row of it."""
+    """The kernel with scratch memory for its sorts, entered in `buffers`; a kernel on one thread needs one
+    row."""
     rows = threads if any(a.parallel for a in kernel.shared) else 1
     made: list[Buffer] = []
     stages = list(kernel.stages)

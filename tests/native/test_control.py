@@ -1,4 +1,5 @@
-"""cond, while_loop and scan_loop as native code beside the reference interpreter, and as programs without a machine."""
+"""cond, while_loop and scan_loop as native code beside the reference interpreter, and as programs without a
+machine."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -118,7 +119,8 @@ def test_while_hands_its_state_round() -> None:
 def test_newton_until_it_is_near() -> None:
     """The trips depend on the data."""
     def f(a: Node) -> Any:
-        far = lambda x, a: ops.reduce_any(ops.gt(ops.abs(x * x - a), a * 1e-3), axes=(0,))
+        def far(x: Node, a: Node) -> Any:
+            return ops.reduce_any(ops.gt(ops.abs(x * x - a), a * 1e-3), axes=(0,))
         root, _ = repeat(far, lambda x, a: ((x + a / x) * 0.5, a), a, a)
         return root
     for scale in (1, 1e6):
@@ -153,8 +155,8 @@ def test_a_state_that_is_read_in_pieces() -> None:
         return i + 1, grown, more * 0.01 + ops.reduce_sum(scaled, axes=(0, 1)) * 0.001
 
     def f(x: Node) -> Any:
-        i, x, total = repeat(lambda i, *_: ops.lt(i, 3), body, constant(np.array(0)), x, constant(np.float32(0)))
-        return i, x, total
+        zeros = constant(np.array(0)), constant(np.float32(0))
+        return repeat(lambda i, *_: ops.lt(i, 3), body, zeros[0], x, zeros[1])
     check(f, np.random.default_rng().standard_normal((4, 6)).astype(np.float32))
 
 
@@ -162,8 +164,8 @@ def test_one_value_for_two_states_and_for_later() -> None:
     def f(x: Node) -> Any:
         y = ops.exp(x)
         flat = ops.reshape(y, shape=(2, 3))
-        a, b, c = repeat(lambda a, *_: ops.lt(ops.reduce_sum(a, axes=(0,)), 50), lambda a, b, c: (a + 1, a + b, c * 2),
-                         y, y, flat)
+        a, b, c = repeat(lambda a, *_: ops.lt(ops.reduce_sum(a, axes=(0,)), 50),
+                         lambda a, b, c: (a + 1, a + b, c * 2), y, y, flat)
         return a, b * x, c, y + 1
     check(f, vector())
 
@@ -202,8 +204,8 @@ def test_scan_loop(length: int, reverse: bool) -> None:
         return ops.maximum(c, x) + y, count + 1, c * x, x, count
 
     def f(c: Node, count: Node, xs: Node, ys: Node) -> Any:
-        types = (F, I, F, F)
-        return ops.scan_loop(c, count, xs, ys, body=build_graph(body, *types), length=length, carries=2, reverse=reverse)
+        graph = build_graph(body, F, I, F, F)
+        return ops.scan_loop(c, count, xs, ys, body=graph, length=length, carries=2, reverse=reverse)
     xs, ys = (np.random.default_rng().standard_normal((length, 6)).astype(np.float32) for _ in range(2))
     check(f, vector(), np.array(5), xs, ys)
 
@@ -236,7 +238,7 @@ def test_recurrent_network() -> None:
         return last, ops.reduce_max(hs, axes=(0,))
     made = compiled(f, h, xs)
     for b in (1, 5):
-        check(made, rng.standard_normal((b, 8)).astype(np.float32), rng.standard_normal((9, b, 8)).astype(np.float32))
+        check(made, *(rng.standard_normal(shape).astype(np.float32) for shape in ((b, 8), (9, b, 8))))
 
 
 def test_scan_inside_a_scan() -> None:
@@ -248,7 +250,8 @@ def test_scan_inside_a_scan() -> None:
         return ops.scan_loop(c, row, body=build_graph(inner, S, S), length=5, carries=1)
 
     def f(c: Node, x: Node) -> Any:
-        return ops.scan_loop(c, x, body=build_graph(outer, S, TensorType(FLOAT32, (5,))), length=4, carries=1, reverse=True)
+        graph = build_graph(outer, S, TensorType(FLOAT32, (5,)))
+        return ops.scan_loop(c, x, body=graph, length=4, carries=1, reverse=True)
     check(f, np.array(0, np.float32), np.random.default_rng().standard_normal((4, 5)).astype(np.float32))
 
 
@@ -264,8 +267,8 @@ def with_checks(f: Callable[..., Any], *types: TensorType) -> Graph:
 def run_both(graph: Graph, *arrays: np.ndarray) -> list[Any]:
     """What the native program, the interpreter of programs and the reference give or raise."""
     program = build_program(graph, Machine(threads=2), {}).program
-    runs = [lambda: compile_graph(graph)(*arrays), lambda: interpret_program(verify_program(program), arrays, harsh=True),
-            lambda: interpret(graph, arrays)]
+    runs = [lambda: compile_graph(graph)(*arrays), lambda: interpret(graph, arrays),
+            lambda: interpret_program(verify_program(program), arrays, harsh=True)]
     return [_outcome(run) for run in runs]
 
 
@@ -291,7 +294,8 @@ def test_a_failing_check_ends_a_loop() -> None:
 
 def test_a_check_in_one_branch() -> None:
     def branch(x: Node) -> Any:
-        return (x * 2,), (ops.check(ops.reduce_all(ops.gt(x, 0), axes=(0,)), error="IndexError", message="negative"),)
+        positive = ops.reduce_all(ops.gt(x, 0), axes=(0,))
+        return (x * 2,), (ops.check(positive, error="IndexError", message="negative"),)
 
     def f(p: Node, x: Node) -> Any:
         y, = ops.cond(p, x, then_graph=with_checks(branch, F), else_graph=build_graph(lambda x: x, F))

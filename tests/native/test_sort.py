@@ -1,4 +1,5 @@
-"""sort, argsort and top_k as native code beside their NumPy meaning: order of equal elements and of NaN included."""
+"""sort, argsort and top_k as native code beside their NumPy meaning: order of equal elements and of NaN
+included."""
 from __future__ import annotations
 
 from typing import Any
@@ -16,7 +17,19 @@ from planish.schedule.machine import Machine
 from planish.schedule.program_interpret import interpret_program
 from planish.schedule.program_text import parse_program, print_program
 from planish.schedule.program_verify import verify_program
-from planish.types import BFLOAT16, BOOL, DTYPES, FLOAT32, FLOAT64, INT64, UINT8, DType, TensorType, dtype_of, symbol
+from planish.types import (
+    BFLOAT16,
+    BOOL,
+    DTYPES,
+    FLOAT32,
+    FLOAT64,
+    INT64,
+    UINT8,
+    DType,
+    TensorType,
+    dtype_of,
+    symbol,
+)
 from tests.native.harness import evaluate, graph_of, operands_of, run_native
 
 
@@ -31,7 +44,8 @@ def assert_same(found: np.ndarray, expected: np.ndarray, label: str = "") -> Non
     """Equal elements, the signs of zeros included: of equal keys the first comes first."""
     assert found.dtype == expected.dtype
     if dtype_of(expected).is_float:
-        found, expected = found.astype(np.float64), expected.astype(np.float64)   # bfloat16's NaN is not NumPy's
+        # NumPy does not know bfloat16's NaN
+        found, expected = found.astype(np.float64), expected.astype(np.float64)
     np.testing.assert_array_equal(found, expected, err_msg=label, strict=True)
     if dtype_of(expected).is_float:
         known = ~np.isnan(expected)
@@ -42,8 +56,9 @@ def sorted_all_ways(x: Any, k: int = 5) -> tuple[Any, ...]:
     """Both directions of the three ops along the last axis."""
     results: list[Any] = []
     for down in (False, True):
-        results += [ops.sort(x, axis=x.ndim - 1, descending=down), ops.argsort(x, axis=x.ndim - 1, descending=down)]
-        results += ops.top_k(x, axis=x.ndim - 1, k=k, largest=down)
+        axis = x.ndim - 1
+        results += [op(x, axis=axis, descending=down) for op in (ops.sort, ops.argsort)]
+        results += ops.top_k(x, axis=axis, k=k, largest=down)
     return tuple(results)
 
 
@@ -125,5 +140,6 @@ def test_the_program_means_the_same() -> None:
     assert print_program(parse_program(text)) == text
     assert "work" in text
     array = np.random.default_rng().integers(0, 9, (20, 31)).astype(np.float32)
-    for y, expected in zip(interpret_program(program, [array], harsh=True), sorted_all_ways(array, 3), strict=True):
+    results = interpret_program(program, [array], harsh=True)
+    for y, expected in zip(results, sorted_all_ways(array, 3), strict=True):
         assert_same(y, expected)

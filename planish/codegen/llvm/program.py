@@ -2,12 +2,14 @@
 
 In: a program of scheduled kernels. Out: LLVM modules' texts, and the order of sizes in the table they share:
 
-    void planish_body(ptr frame, i64 tid, i64 threads)     frame = { ptr buffers, ptr sizes, ptr pool, i32 status, i32 }
+    void planish_body(ptr frame, i64 tid, i64 threads)
     i32  planish_derive(ptr sizes)
+    frame = { ptr buffers, ptr sizes, ptr pool, i32 status, i32 }
 
-`sizes` holds the symbols' values, then derived ones (sizes of outputs, bytes of the arena). Every thread runs the body;
-a barrier stands between kernels that depend on each other. All threads decide alike at a choice or a loop: each reads the
-predicate after a barrier, and none goes on to overwrite it before all have. Equal kernels are written once.
+`sizes` holds the symbols' values, then derived ones (sizes of outputs, bytes of the arena). Every thread
+runs the body; a barrier stands between kernels that depend on each other. All threads decide alike at a
+choice or a loop: each reads the predicate after a barrier, and none goes on to overwrite it before all have.
+Equal kernels are written once.
 """
 from __future__ import annotations
 
@@ -33,15 +35,16 @@ from planish.types import Dim, is_static
 
 @dataclass(frozen=True)
 class ProgramCode:
-    """`kernels`: function name -> what writes its module; `body`: the module that calls them; `derived`: the sizes
-    after the symbols in the table."""
+    """`kernels`: function name -> what writes its module; `body`: the module that calls them; `derived`: the
+    sizes after the symbols in the table."""
 
     kernels: dict[str, Callable[[], str]]
     body: str
     derived: tuple[Dim, ...]
 
 
-def write_program(program: Program, target: Target, numerics: str, extra: tuple[Dim, ...] = ()) -> ProgramCode:
+def write_program(program: Program, target: Target, numerics: str,
+                  extra: tuple[Dim, ...] = ()) -> ProgramCode:
     """The modules of a program; `extra` lists run-time sizes that the caller needs (dims of the outputs)."""
     slots = {s.name: i for i, s in enumerate(program.symbols)}
     derived = tuple(dict.fromkeys(d for d in (*extra, program.arena_bytes) if not is_static(d)))
@@ -83,14 +86,13 @@ def canonical(kernel: Kernel) -> Kernel:
 
 def _write_body(module: Module, program: Program, names: dict[int, str], slots: dict[str, int]) -> None:
     b = module.function("planish_body", [("ptr", "frame"), ("i64", "tid"), ("i64", "threads")])
-    frame, tid, threads = b.parameters
+    frame = b.parameters[0]
     buffers = b.load("ptr", frame, 8)
     sizes = b.load("ptr", b.gep("i8", frame, b.i64(8)), 8)
     pool = b.load("ptr", b.gep("i8", frame, b.i64(16)), 8)
     values = {s: b.load("i64", b.gep("i64", sizes, b.i64(i)), 8) for s, i in slots.items()}
-    body = _Body(b, program, names, _Pointers(b, program, buffers, Expressions(b, _NO_KERNEL, {}, values, "default")))
-    body.sizes, body.pool = sizes, pool
-    body.steps(program.steps)
+    pointers = _Pointers(b, program, buffers, Expressions(b, _NO_KERNEL, {}, values, "default"))
+    _Body(b, program, names, pointers, sizes, pool).steps(program.steps)
     b.ret()
 
 
@@ -98,17 +100,17 @@ _NO_KERNEL = Kernel("program", (), (), (), ())
 
 
 class _Body:
-    """Writes the steps. `failed` says whether a check has failed; every thread keeps its own, and all agree."""
+    """Writes the steps. `failed` says whether a check has failed; every thread keeps its own, and all
+    agree."""
 
-    sizes: Value
-    pool: Value
-
-    def __init__(self, b: Builder, program: Program, names: dict[int, str], pointers: _Pointers):
-        self.b, self.names, self.pointers = b, names, pointers
+    def __init__(self, b: Builder, program: Program, names: dict[int, str], pointers: _Pointers, sizes: Value,
+                 pool: Value):
+        self.b, self.names, self.pointers, self.sizes, self.pool = b, names, pointers, sizes, pool
         self.frame, self.tid, self.threads = b.parameters
         self.tail = {id(step) for step in _tail(program.steps)}
-        self.failed = Cell(b, "i1") if any(isinstance(s, CheckStep) for s in every_step(program.steps)) else None
-        self.counters = {s.counter.name: Cell(b) for s in every_step(program.steps) if isinstance(s, For)}
+        every = list(every_step(program.steps))
+        self.failed = Cell(b, "i1") if any(isinstance(s, CheckStep) for s in every) else None
+        self.counters = {s.counter.name: Cell(b) for s in every if isinstance(s, For)}
         if self.failed is not None:
             self.failed.set(Value("i1", "false"))
 
@@ -202,13 +204,14 @@ def _tail(steps: Sequence[Step]) -> Sequence[Step]:
 
 
 class _Pointers:
-    """Addresses of buffers. Those of slices are computed where they are used, the others once, at the start: they hold
-    in every branch."""
+    """Addresses of buffers. Those of slices are computed where they are used, the others once, at the start:
+    they hold in every branch."""
 
     def __init__(self, b: Builder, program: Program, table: Value, expressions: Expressions):
         self.b, self.table, self.expressions = b, table, expressions
         self.places: dict[str, Place] = program.places
-        self.first = {"input": 0, "output": len(program.inputs), "constant": len(program.inputs) + len(program.outputs)}
+        outputs, constants = len(program.inputs), len(program.inputs) + len(program.outputs)
+        self.first = {"input": 0, "output": outputs, "constant": constants}
         self.arena_slot = self.first["constant"] + len(program.constants)
         self.known: dict[object, Value] = {}
         for place in program.buffers:

@@ -1,20 +1,22 @@
 """Sorts as LLVM IR: a stable merge sort of each row, and a selection of the first few.
 
-In: a `Sort` stage at one point of the shared axes. Out: its keys are computed into the thread's scratch memory, sorted
-there, and the first `count` stored. Runs of RUN entries are sorted by insertion, then merged bottom-up from one array into
-the other and back; two runs already in order are copied. Up to schedule/sorting.py's SELECT first entries are kept
-sorted while the row goes by, so that no row is stored. Entries are keys, in memory form, and positions beside them.
+In: a `Sort` stage at one point of the shared axes. Out: its keys are computed into the thread's scratch
+memory, sorted there, and the first `count` stored. Runs of RUN entries are sorted by insertion, then merged
+bottom-up from one array into the other and back; two runs already in order are copied. Up to
+schedule/sorting.py's SELECT first entries are kept sorted while the row goes by, so that no row is stored.
+Entries are keys, in memory form, and positions beside them.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from planish.codegen.llvm import registers
 from planish.codegen.llvm.builder import Builder, Cell, Module, Value
 from planish.schedule.kernel import Kernel, Sort
 from planish.schedule.sorting import selects, work_layout
-from planish.types import is_static
+from planish.types import evaluate_dim, is_static
 from planish.types.dim import minimum
 
 if TYPE_CHECKING:
@@ -25,13 +27,14 @@ RUN = 16   # entries sorted by insertion before the first merge
 
 def usable_threads(b: Builder, kernel: Kernel, threads: Value) -> Value:
     """No more threads than there are rows of scratch memory."""
-    rows = [s.work.shape[0] for s in kernel.stages if isinstance(s, Sort) and s.work is not None]
-    return b.intrinsic("smin", threads, b.i64(int(min(rows)))) if rows else threads
+    rows = {s.work.shape[0] for s in kernel.stages if isinstance(s, Sort) and s.work is not None}
+    for count in rows:
+        threads = b.intrinsic("smin", threads, b.const("i64", evaluate_dim(count, {})))
+    return threads
 
 
 def write_sort(w: LoopWriter, stage: Sort) -> None:
     """The code of a sort stage, inside the shared loops."""
-    assert stage.work is not None, "a sort needs work memory"
     if stage.count == 0:
         return
     kind = Entries(stage.key.dtype.name, stage.descending, stage.positions is not None)
@@ -54,7 +57,8 @@ class Array:
 
 @dataclass(frozen=True)
 class Entries:
-    """What is sorted, and how. A key precedes another when it is smaller (larger, if `descending`); NaN is largest."""
+    """What is sorted, and how. A key precedes another when it is smaller (larger, if `descending`); NaN is
+    the largest."""
 
     dtype: str
     descending: bool
@@ -99,6 +103,7 @@ class Entries:
 def _arrays(w: LoopWriter, stage: Sort) -> list[Array]:
     """This thread's arrays: one for a selection, two for a sort."""
     b = w.b
+    assert stage.work is not None, "a sort needs work memory"
     starts, total = work_layout(stage)
     alone = not any(a.parallel for a in w.kernel.shared)
     mine = b.i64(0) if alone else b.mul(w.tid, w.e.dim(total))
@@ -106,7 +111,7 @@ def _arrays(w: LoopWriter, stage: Sort) -> list[Array]:
     pointers = [b.gep("i8", base, w.e.dim(s)) for s in starts]
     copies = 1 if selects(stage) else 2
     keys, positions = pointers[:copies], pointers[copies:]
-    return [Array(k, p) for k, p in zip(keys, positions or [None] * copies)]
+    return [Array(k, p) for k, p in zip_longest(keys, positions)]
 
 
 def _entry(w: LoopWriter, stage: Sort, kind: Entries, at: Value) -> list[Value]:
@@ -126,7 +131,7 @@ def _fill(w: LoopWriter, stage: Sort, kind: Entries, array: Array) -> None:
 def _select(w: LoopWriter, stage: Sort, kind: Entries, arrays: list[Array]) -> None:
     """Keep the first `count` of the entries so far; one that is not before the last of them is dropped."""
     b, array = w.b, arrays[0]
-    last = b.i64(int(stage.count) - 1)
+    last = b.i64(evaluate_dim(stage.count, {}) - 1)
     insert = _insert_function(b.module, kind)
     w.e.hoist([stage.key])
     loop = b.loop(b.i64(0), w.e.dim(stage.axis.extent), b.i64(1), hint="select")
@@ -202,7 +207,8 @@ def _insert(b: Builder, kind: Entries, place: Cell, array: Array, first: Value, 
 
 
 def _sort_function(module: Module, kind: Entries) -> str:
-    """i1 sort(keys, positions, other keys, other positions, count): whether the result is in the other arrays."""
+    """i1 sort(keys, positions, other keys, other positions, count): true if the result is in the other
+    arrays."""
     name = f"sort_{kind.name}"
     if all(f.name != name for f in module.functions):
         pointers = [("ptr", n) for n in ("keys", "positions", "keys2", "positions2")]
@@ -240,7 +246,8 @@ class _Merger:
         swapped = self.swapped.get()
         made = []
         for k, p in (((keys2, keys), (positions2, positions)), ((keys, keys2), (positions, positions2))):
-            made.append(Array(self.b.select(swapped, *k), self.b.select(swapped, *p) if self.kind.positioned else None))
+            at = self.b.select(swapped, *p) if self.kind.positioned else None
+            made.append(Array(self.b.select(swapped, *k), at))
         return made[0], made[1]
 
     def runs(self) -> None:
@@ -291,8 +298,9 @@ class _Merger:
         loop.end()
 
     def merge_even(self, start: Value, middle: Value, stop: Value, source: Array, target: Array) -> None:
-        """Two runs of equal length from both ends at once: neither is used up before the halves meet, so nothing is
-        tested, and two elements are under way at any time (as in Peters' and Bergdoll's driftsort)."""
+        """Two runs of equal length from both ends at once: neither is used up before the halves meet, so
+        nothing is tested, and two elements are under way at any time (as in Peters' and Bergdoll's
+        driftsort)."""
         b, one = self.b, self.b.i64(1)
         last = [b.bin("sub", v, one) for v in (middle, stop, stop)]
         loop = b.loop(start, middle, one, [start, middle, start, *last], hint="even")
@@ -303,9 +311,9 @@ class _Merger:
         self.left.set(middle)
         self.right.set(stop)
 
-    def front(self, source: Array, target: Array, left: Value, right: Value, to: Value) -> tuple[Value, Value]:
-        """Store the first of the entries at `left` and `right`; where the runs go on. The choice is one of indices,
-        which needs no branch."""
+    def front(self, source: Array, target: Array, left: Value, right: Value,
+              to: Value) -> tuple[Value, Value]:
+        """Store the first of the entries at `left` and `right`; where the runs go on."""
         b, kind = self.b, self.kind
         takes = kind.precedes(b, kind.key(b, source, right), kind.key(b, source, left))
         kind.put(b, target, to, kind.get(b, source, self.either(takes, right, left)))
