@@ -29,7 +29,8 @@ ORDER = [
     {"api"},
     {"inspect"},
     {"serve"},
-    {"cli", "__main__"},
+    {"cli"},
+    {"__main__"},
 ]
 RANK = {place: rank for rank, places in enumerate(ORDER) for place in places}
 

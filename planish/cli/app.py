@@ -29,9 +29,9 @@ def options(
     traceback: Annotated[bool, typer.Option("--traceback", help="Show whole tracebacks.")] = False,
 ) -> None:
     if version:
-        import planish
+        from planish import __version__
 
-        print(f"planish {planish.__version__}")
+        print(f"planish {__version__}")
         raise typer.Exit()
 
 

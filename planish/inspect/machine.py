@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import planish
+from planish import __version__
 from planish.runtime.threads import available_cpus, get_num_threads
 
 PACKAGES = ("numpy", "llvmlite", "onnxruntime", "torch")
@@ -32,7 +32,7 @@ class MachineInfo:
 
 
 def machine_info() -> MachineInfo:
-    found = {"planish": planish.__version__, "python": platform.python_version()}
+    found = {"planish": __version__, "python": platform.python_version()}
     found |= {p: v for p in PACKAGES if (v := _version(p))}
     return MachineInfo(_cpu(), available_cpus(), get_num_threads(), os.getloadavg()[0], found)
 
