@@ -19,6 +19,7 @@ REDUCE_UNROLL = 4   # accumulators of a reduction: latency 4 of an addition, hid
 CHAINS = {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "erfc", "sigmoid", "pow"}
 HEAVY = 12          # pointwise ops from which one vector at a time keeps the units busy
 PIECE = 64          # points of the vector axis in one piece, when pieces are shared out
+LINE = 64           # bytes of a cache line
 SMALL = 16 << 10    # elements below which a kernel stays on one thread
 
 
@@ -26,10 +27,36 @@ def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Ke
     """Schedule a kernel that has no structured body."""
     if kernel.serial or any(isinstance(s, Sort) for s in kernel.stages):
         return kernel if kernel.serial else _parallel(kernel, hint, machine)
-    kernel = steps.jam(steps.collapse(kernel))
+    kernel = _interchange(steps.jam(steps.collapse(kernel)), machine, hint)
     kernel = _vectorize(kernel, machine, hint)
     kernel = _parallel(kernel, hint, machine)
     return _stream(kernel, machine, hint)
+
+
+# --- order of loops
+
+def _interchange(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
+    """A map that reads along one axis and writes along another goes by strips of whole cache lines of both."""
+    if any(s.axes for s in kernel.stages) or len(kernel.shared) < 2:
+        return kernel
+    *outer, last = kernel.shared
+    strip = LINE // min(b.dtype.itemsize for b in kernel.arguments)
+    if _size(last, hint) < strip:
+        return kernel
+    across = [a for a in outer if _size(a, hint) >= strip and _reads_along(kernel, a.name, last.name)]
+    if not across:
+        return kernel
+    axis = max(across, key=lambda a: _size(a, hint))
+    kernel = steps.tile(kernel, axis, strip)
+    inner = f"{axis.name}i"
+    names = [a.name for a in kernel.shared if a.name != inner]
+    return steps.interchange(kernel, (*names, inner))
+
+
+def _reads_along(kernel: Kernel, axis: str, other: str) -> bool:
+    """Whether some load has its neighbours along `axis` and none along `other`."""
+    loads = [a for s in kernel.stages for a in accesses(s) if not a.is_store]
+    return any(stride_along(a, axis) == 1 and stride_along(a, other) not in (0, 1) for a in loads)
 
 
 # --- vectors

@@ -3,6 +3,7 @@
     collapse   for i in m, j in n            ->  for i in m*n                    (memory walked as one row)
     jam        for a in n: A; for b in n: B  ->  for a in n: A; B                (one loop, values stay in registers)
     tile       for i in n                    ->  for o in n/t, i in min(t, n - t*o)
+    interchange  for i: for j                ->  for j: for i                  (points of shared axes are independent)
     vectorize  for a in n                    ->  for a in n by vectors of `lanes`, the rest one by one
     unroll     ... vector(l)                 ->  `factor` vectors a trip; a reduction keeps an accumulator for each
     parallel   for s in n                    ->  points shared out among the threads
@@ -186,6 +187,12 @@ def tile(kernel: Kernel, axis: Axis, size: int) -> Kernel:
     at = [a.name for a in kernel.shared].index(axis.name)
     shared = (*kernel.shared[:at], outer, inner, *kernel.shared[at + 1:])
     return replace(kernel, shared=shared).with_step(Step("tile", (axis.name, size)))
+
+
+def interchange(kernel: Kernel, order: tuple[str, ...]) -> Kernel:
+    """The shared axes in another order; an axis stays inside those that its extent depends on."""
+    axes = {a.name: a for a in kernel.shared}
+    return replace(kernel, shared=tuple(axes[n] for n in order)).with_step(Step("interchange", order))
 
 
 # --- vectorize, unroll, parallel, stream

@@ -15,7 +15,7 @@ from planish.ops.rules import ops
 from planish.ops.samples import random_array
 from planish.types import BOOL, INT64, Dim, DType, TensorType, broadcast_shapes, evaluate_dim, is_static, symbol
 
-SIZES = (1, 2, 3, 5, 8, 9, 16, 17, 33)
+SIZES = (1, 2, 3, 5, 8, 9, 16, 17, 33, 70)
 LARGEST = 4096  # elements of a value, B counted as 8
 BATCH = symbol("B", 1)
 UNARY = {True: ("neg", "abs", "tanh", "sigmoid", "relu", "sin"), False: ("neg", "abs", "sign", "bitwise_not", "relu")}

@@ -96,13 +96,34 @@ def judgement(op: Op, sample: Sample, expected: np.ndarray) -> Judgement:
 
 
 def _own_error(op: Op, sample: Sample, expected: np.ndarray) -> float:
-    """Twice the largest error of the record's own meaning, each step of which rounds too: against float64, and of
-    float64 itself what that of float32 suggests."""
+    """What a sequence of rounded steps may be off by: twice the largest error of the record's own meaning against
+    float64, here and at operands nearby (of float64 itself, what that of float32 suggests); or four times what
+    rounding the operands does."""
+    eps = float(ml_dtypes.finfo(expected.dtype).eps)
     narrow = np.dtype(np.float32) if expected.dtype == np.float64 else expected.dtype
-    own, wide = (evaluate(op, sample, *(a.astype(to) if dtype_of(a).is_float else a for a in sample.operands))[0]
-                 for to in (narrow, np.dtype(np.float64)))
-    ratio = float(ml_dtypes.finfo(expected.dtype).eps) / float(ml_dtypes.finfo(narrow).eps)
-    return 2 * ratio * float(np.max(np.abs(_finite(wide) - _finite(own)), initial=0.0))
+    ratio = eps / float(ml_dtypes.finfo(narrow).eps)
+    error = 0.0
+    for seed in range(1 if expected.size > 1000 else 8):
+        nearby = _changed(sample, 1e-3 * (seed > 0), seed, narrow)
+        error = max(error, _distance(evaluate(op, sample, *nearby)[0], evaluate(op, sample, *map(_wide, nearby))[0]))
+    wide = np.dtype(np.float64)
+    moved, exact = (evaluate(op, sample, *_changed(sample, change, 0, wide))[0] for change in (1e-6, 0))
+    return max(2 * ratio * error, 4 * (eps / 1e-6) * _distance(moved, exact))
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float64) if dtype_of(x).is_float else x
+
+
+def _changed(sample: Sample, change: float, seed: int, dtype: np.dtype) -> list[np.ndarray]:
+    """The operands, floats changed by a fraction of either sign and rounded to `dtype`."""
+    signs = np.random.default_rng(seed)
+    return [(_wide(a) * (1 + change * signs.choice((-1, 1), a.shape))).astype(dtype) if dtype_of(a).is_float else a
+            for a in sample.operands]
+
+
+def _distance(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.max(np.abs(_finite(x) - _finite(y)), initial=0.0))
 
 
 def _finite(x: np.ndarray) -> np.ndarray:

@@ -126,6 +126,7 @@ Spec = tuple[Callable, str, Sequence[tuple[DType, tuple]]]
 F = FLOAT32
 PROGRAMS: dict[str, Spec] = {
     "gelu chain": (gelu_chain, "composite", [(F, (37, 45)), (F, (45,))]),
+    "past the caches": (gelu_chain, "composite", [(F, (1040, 512)), (F, (512,))]),
     "row softmax": (row_softmax, "composite", [(F, (9, 77))]),
     "layer norm": (layer_norm, "composite", [(F, (7, 61)), (F, (61,)), (F, (61,))]),
     "column reduction": (sums_of_columns, "reduction", [(F, (53, 39))]),
