@@ -23,11 +23,11 @@ import five_to_one
 import gelu_chain
 import magika_files
 import numpy as np
-from rich.console import Console
 from sample_files import sample_files
 
 import planish
 from planish.capture.onnx import load_graph
+from planish.cli.console import console as make_console
 from planish.cli.console import progress
 from planish.compiler import Compiled, Options, compile_graph
 from planish.inspect import tables
@@ -38,7 +38,7 @@ from planish.inspect.validate import Validation, validate
 from planish.ir import Graph, interpret
 
 ROUNDS = 3
-console = Console(highlight=False)
+console = make_console()
 
 
 def load() -> Graph:

@@ -78,24 +78,23 @@ def jitted(numerics: str) -> Explanation:
 
 def show() -> None:
     """Both numerics, side by side with what NumPy code gives."""
-    from rich.console import Console
-
+    from planish.cli.console import console
     from planish.inspect.tables import kernels, passes, rewrites, table
 
-    console = Console(highlight=False)
+    out = console()
     for numerics in ("fast", "default"):
         _, what, fired = compiled(numerics)
-        console.print(f"numerics={numerics!r}: kernels {what.kernels.before} -> {what.kernels.after}, "
+        out.print(f"numerics={numerics!r}: kernels {what.kernels.before} -> {what.kernels.after}, "
                       f"bytes moved {what.bytes.ratio:.1f}x less", style="bold cyan")
-        console.print(rewrites([f for f in fired if f.pass_name not in ("canonicalise", "drop_dead")]))
+        out.print(rewrites([f for f in fired if f.pass_name not in ("canonicalise", "drop_dead")]))
         if numerics == "fast":
-            console.print(passes(what, reasons=False, idle=False))
-        console.print(kernels(what))
+            out.print(passes(what, reasons=False, idle=False))
+        out.print(kernels(what))
     rows = []
     for numerics in ("fast", "default"):
         what = jitted(numerics)
         rows.append((numerics, what.kernels.before, what.kernels.after, f"{what.bytes.ratio:.1f}x less"))
-    console.print(table("The same as NumPy code, by planish.jit",
+    out.print(table("The same as NumPy code, by planish.jit",
                         ["numerics", "NumPy calls>", "kernels>", "bytes moved>"], rows))
 
 

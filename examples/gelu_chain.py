@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
 
 import planish
+from planish.inspect.bench import turn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for benchmarks, which is not installed
 
@@ -77,30 +77,21 @@ def measure(side: int = SIDE, rounds: int = 5, say: Callable[[str], None] = lamb
     for i in range(rounds):
         say(f"gelu chain: round {i + 1} of {rounds}")
         for name, run in found.items():
-            sleep(0.03)  # threads of the last one that still spin for more work go to sleep
-            run()
-            result.ms[name].append(timed(run))
+            result.ms[name] += [seconds * 1e3 for seconds in turn(run)]
         result.ms["the machine's limit"].append(seconds_to_move(bytes_, bytes_, threads) * 1e3)
     return result
 
 
-def timed(run: Callable[[], Any]) -> float:
-    start = perf_counter()
-    run()
-    return (perf_counter() - start) * 1e3
-
-
 def show(result: Result, side: int = SIDE) -> None:
-    from rich.console import Console
-
+    from planish.cli.console import console
     from planish.inspect.tables import milliseconds, table
 
-    limit = result.median("the machine's limit")
-    rows = [(name, milliseconds(min(ms)), milliseconds(result.median(name)),
-             f"{result.median(name) / limit:.2f}") for name, ms in result.ms.items()]
-    Console(highlight=False).print(table(
+    limit = min(result.ms["the machine's limit"])
+    rows = [(name, milliseconds(min(ms)), milliseconds(result.median(name)), f"{min(ms) / limit:.2f}")
+            for name, ms in result.ms.items()]
+    console().print(table(
         f"gelu chain, {side} x {side} float32, {planish.get_num_threads()} threads: ms per call",
-        ["who", "min>", "median>", "x limit>"], rows))
+        ["who", "min>", "median>", "min / limit>"], rows))
 
 
 if __name__ == "__main__":

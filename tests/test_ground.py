@@ -17,6 +17,7 @@ PACKAGE = Path(planish.__file__).parent
 # Left may not see right. Places on one line stand side by side and do not see each other.
 ORDER = [
     {"errors", "knobs"},
+    {"logs"},
     {"types"},
     {"ops"},
     {"ir"},

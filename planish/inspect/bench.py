@@ -3,8 +3,7 @@
 In: a graph, inputs, and contestants. Out: a `Bench`. Each contestant is built, run once (its first call) and
 compared with the float64 reference; one that gives another answer gets no time, and the reason. Those that
 are right take turns, a different one first in each round, so that a busy moment hits all alike. Before each
-turn there is a pause, in which threads of the last one that still spin for more work go to sleep, and a call
-that is not timed.
+turn there is a pause, in which threads of the last one that still spin for more work go to sleep.
 """
 from __future__ import annotations
 
@@ -119,13 +118,15 @@ def _entered(one: Contestant, reference: Reference, inputs: Sequence[np.ndarray]
 def _round(i: int, entries: list[_Entry], inputs: Sequence[np.ndarray]) -> None:
     first = i % max(1, len(entries))
     for entry in entries[first:] + entries[:first]:
-        sleep(PAUSE_SECONDS)
-        entry.runner(*inputs)   # not timed: brings memory and threads back
-        entry.seconds += _turn(entry.runner, inputs, ROUND_SECONDS)
+        entry.seconds += turn(entry.runner, inputs)
 
 
-def _turn(runner: Runner, inputs: Sequence[np.ndarray], seconds: float) -> list[float]:
-    """The times of calls one after another, until the time is up; at least one."""
+def turn(runner: Runner, inputs: Sequence[np.ndarray] = (), seconds: float = ROUND_SECONDS) -> list[float]:
+    """After a pause, the times of calls one after another, until the time is up; at least one.
+
+    The first is not counted where there are more: it brings memory and threads back.
+    """
+    sleep(PAUSE_SECONDS)
     times: list[float] = []
     start = perf_counter()
     end = start + seconds
@@ -134,7 +135,7 @@ def _turn(runner: Runner, inputs: Sequence[np.ndarray], seconds: float) -> list[
         now = perf_counter()
         times.append(now - start)
         start = now
-    return times
+    return times[1:] or times
 
 
 def _timing(name: str, entry: _Entry) -> Timing:

@@ -134,6 +134,6 @@ def test_times_are_of_calls_after_the_first() -> None:
 
     found = bench(graph(), [Contestant("one", lambda: counted)], inputs(), rounds=3)
     (timing,) = found.timings
-    assert timing.calls == len(calls) - 1 - 3  # the first call, and one before each turn
+    assert timing.calls == len(calls) - 1 - 3  # the first call, and the first of each turn
     assert timing.min <= timing.median <= timing.p90 <= timing.p99
     assert found.inputs == ["float32[4, 64]", "float32[64, 32]", "float32[32]"]
