@@ -22,11 +22,14 @@ from typing import Any
 
 import numpy as np
 
+from planish import knobs
+from planish.capture.location import user_location
 from planish.capture.numpy import ACTIVE, Captured, NeedsValue, Result, is_frozen, trace_function
 from planish.capture.pytree import LEAF, Tree, flatten
-from planish.compiler import Compiled, Numerics, Options, Strategy, compile_graph
+from planish.compiler import Compiled, Numerics, Options, Report, Strategy, compile_graph
 from planish.errors import SignatureError
 from planish.ir import Graph
+from planish.logs import channel
 
 VARIANTS = 64  # signatures kept per function; the one not used for longest goes first
 
@@ -50,9 +53,11 @@ def jit(
                      themselves
     disable          names of compiler passes to leave out
 
+    With PLANISH_DISABLE=1, read when this is called, the function runs as it is.
+
     Raises CaptureError, with the line of the program and what to write instead, for what can't be compiled.
     """
-    options = Options(numerics=numerics, strategy=strategy, disable=frozenset(disable))
+    options = _options(numerics, strategy, disable)
     nums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     if function is None:
@@ -77,13 +82,19 @@ def load_onnx(
     """Compile an ONNX model file. The result takes arrays in the order of the model's inputs and returns a
     tuple.
 
-    `hint` gives typical sizes of the model's symbolic dims. Raises ModelError for a file that is not a valid
+    `hint` gives typical sizes of the model's symbolic dims. With PLANISH_DISABLE=1 the strategy is "library". Raises ModelError for a file that is not a valid
     model.
     """
     from planish.capture.onnx import load_graph
 
-    return compile_graph(
-        load_graph(path), Options(numerics=numerics, strategy=strategy, disable=frozenset(disable)), hint=hint
+    return compile_graph(load_graph(path), _options(numerics, strategy, disable), hint=hint)
+
+
+def _options(numerics: Numerics, strategy: Strategy, disable: Iterable[str]) -> Options:
+    return Options(
+        numerics=numerics,
+        strategy="library" if knobs.value("disable") else strategy,
+        disable=frozenset(disable),
     )
 
 
@@ -179,6 +190,7 @@ class Jitted:
         update_wrapper(self, function)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.function, self.options = function, options
+        self._plain = knobs.value("disable")
         self.traces = 0
         self.recompiles: list[Recompile] = []
         self._parameters = _signature_of(function)
@@ -202,7 +214,7 @@ class Jitted:
         return self._call(args, keywords)
 
     def _call(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if ACTIVE.trace is not None:
+        if self._plain or ACTIVE.trace is not None:
             return self.function(*args, **keywords)  # jit inside jit: traced through
         flat = _flat_key(args) if not keywords else None
         known = self._flat.get(flat) if flat is not None else None
@@ -303,7 +315,7 @@ class Jitted:
         signature, captured = self._capture(leaves, tree)
         self.traces += 1
         program = Program(captured, compile_graph(captured.graph, self.options))
-        program.compiled.report.decisions += _hints(captured)
+        self._tell(captured, program.compiled.report)
         self._programs[signature] = program
         while len(self._programs) > VARIANTS:
             self._programs.popitem(last=False)
@@ -313,9 +325,27 @@ class Jitted:
     def _note_reason(self, signature: Signature, old: Program | None) -> None:
         if old is not None:
             change = old.captured.guards.change()
-            self.recompiles.append(Recompile(*(change or ("a guard", "held", "failed"))))
+            self._note(Recompile(*(change or ("a guard", "held", "failed"))))
         elif self._programs:
-            self.recompiles.append(self._difference(next(reversed(self._programs)), signature))
+            self._note(self._difference(next(reversed(self._programs)), signature))
+
+    def _note(self, recompile: Recompile) -> None:
+        self.recompiles.append(recompile)
+        channel("recompiles").info("%s, called at %s: %s", self._place(), user_location(), recompile)
+
+    def _tell(self, captured: Captured, report: Report) -> None:
+        """Log what the program relies on; report and log what would make it faster."""
+        place = self._place()
+        for guard in captured.guards.names():
+            channel("guards").info("%s: %s", place, guard)
+        for hint in _hints(captured):
+            report.decisions.append(hint)
+            channel("perf_hints").info("%s: %s", place, hint)
+
+    def _place(self) -> str:
+        """The function's name, file and line."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        return self.__name__ if code is None else f"{self.__name__} ({code.co_filename}:{code.co_firstlineno})"
 
     def _difference(self, old: Signature, new: Signature) -> Recompile:
         if old.tree != new.tree:
@@ -345,7 +375,7 @@ class Jitted:
             except NeedsValue as need:
                 position = need.argument.position
                 self._valued[tree] = self._valued.get(tree, frozenset()) | {position}
-                self.recompiles.append(
+                self._note(
                     Recompile(names[position], "any number", f"its value, which {need.location} needs")
                 )
 

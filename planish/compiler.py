@@ -5,7 +5,7 @@ library strategy. `jit`, engines and the command line are callers of this one fu
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Literal
@@ -17,18 +17,18 @@ from planish.codegen.llvm.native import NativeCode, generate
 from planish.errors import PlanishError
 from planish.ir import Graph, Node, interpret, print_graph, verify
 from planish.ir.specialize import bind_symbols, static_sizes
+from planish.logs import channel
 from planish.passes.pipeline import PIPELINE, run_pipeline
 from planish.passes.protocol import PassRecord
 from planish.rewrite import Numerics
 from planish.runtime.load import load_program
-from planish.schedule.build import Built, build_program
+from planish.schedule.build import SWITCHES, Built, build_program
 from planish.schedule.machine import Machine
 from planish.schedule.measure import KernelRecord, bytes_of_graph, kernel_records
 from planish.schedule.program_text import print_program
 from planish.schedule.text import print_kernel
 
 Strategy = Literal["native", "library"]
-SCHEDULE_SWITCHES = ("fuse", "schedule", "prepack", "in_place")
 STAGES = ("graph", "optimized", "loops", "program", "llvm", "asm")
 
 
@@ -141,6 +141,7 @@ def _base(node: Node) -> Node:
 def compile_graph(graph: Graph, options: Options = Options(), *, hint: dict[str, int] | None = None) -> Compiled:
     """Compile a graph. `hint` gives typical sizes of its symbols, for choices and for the report's figures."""
     check_switches(options.disable)
+    check_hint(graph, hint or {})
     report = Report(captured_nodes=len(graph.nodes()), hint=dict(hint or {}))
     clock = _Clock(report.seconds)
     verify(graph, "capture")
@@ -151,26 +152,37 @@ def compile_graph(graph: Graph, options: Options = Options(), *, hint: dict[str,
     if options.strategy != "native":
         raise PlanishError(f"there is no strategy {options.strategy!r}; there are native and library")
     optimized, report.passes = run_pipeline(graph, numerics=options.numerics, disable=options.disable)
+    _tell_passes(graph, report)
     clock.lap("rewrite")
     target = options.target or host()
-    built = build_program(optimized, machine_of(target), report.hint, disable=options.disable)
+    built = build_program(optimized, machine_of(target), report.hint, disable=options.disable & set(SWITCHES))
     clock.lap("schedule")
     code = generate(built.program, built.outputs, optimized, target, options.numerics)
     clock.lap("generate")
     program, report.cached = load_program(code)
     clock.lap("compile")
     _fill(report, graph, built)
+    for decision in report.decisions:
+        channel("fusion").info("%s: %s", graph.name, decision)
     return NativeCompiled(graph, optimized, options, report, built, code, program)
 
 
 def check_switches(disable: frozenset[str]) -> None:
     """Raises PlanishError for names that are neither a pass, a schedule step nor a rule."""
-    names = [p.name for p in PIPELINE] + list(SCHEDULE_SWITCHES)
+    names = [p.name for p in PIPELINE] + list(SWITCHES)
     rules = {r.name for p in PIPELINE for r in getattr(p, "rules", ())}
     unknown = sorted(disable - rules - set(names))
     if unknown:
         raise PlanishError(f"nothing to disable is called {', '.join(unknown)}; passes and steps are "
                            f"{', '.join(names)}; rules go by their own names")
+
+
+def check_hint(graph: Graph, hint: Mapping[str, int]) -> None:
+    """Raises PlanishError for sizes of symbols the graph does not have."""
+    symbols = graph.symbols()
+    if unknown := [name for name in hint if name not in symbols]:
+        has = f"its symbols are {', '.join(symbols)}" if symbols else "all its sizes are known"
+        raise PlanishError(f"hint: {graph.name} has no symbol {', '.join(map(repr, unknown))}; {has}")
 
 
 def machine_of(target: Target) -> Machine:
@@ -185,6 +197,15 @@ def _fill(report: Report, graph: Graph, built: Built) -> None:
     report.bytes_after = sum(k.bytes for k in report.kernels)
     memory = built.memory
     report.memory_naive, report.memory_planned, report.memory_bound = memory.naive, memory.planned, memory.bound
+
+
+def _tell_passes(graph: Graph, report: Report) -> None:
+    log = channel("passes")
+    for record in report.passes:
+        log.info("%s: %s: %d -> %d nodes, %.2f ms", graph.name, record.name, record.before, record.after,
+                 record.seconds * 1e3)
+        for rule, count in record.fired.items():
+            log.debug("%s: %s: %s fired %d times", graph.name, record.name, rule, count)
 
 
 class _Clock:

@@ -58,5 +58,9 @@ class CacheWarning(UserWarning):
     """The disk cache can't be used; compilation goes on without it."""
 
 
+class LogsWarning(UserWarning):
+    """A setting of the logs that can't be followed."""
+
+
 class CaptureWarning(UserWarning):
     """Something in a captured program happens at trace time only."""

@@ -1,8 +1,8 @@
 """Every environment variable of planish, in one typed table.
 
 In: the environment at the moment of asking, or a value set by `override`. Out: a typed value:
-`knobs.cache_dir`. A knob whose `affects_code` is set changes what is generated, so its value is part of every
-cache key: `code_key()`.
+`knobs.cache_dir`. The one knob that changes what is generated is `target`: it does so through `Target`, which is
+part of every cache key.
 """
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ class Knob:
     read: Callable[[str], Any]
     default: Any
     doc: str
-    affects_code: bool = False
 
     @property
     def type_name(self) -> str:
@@ -63,7 +62,8 @@ def _isa(text: str) -> str:
 
 
 KNOBS: dict[str, Knob] = {knob.name: knob for knob in (
-    Knob("disable", "PLANISH_DISABLE", _bool, False, "run every program by its front end; compile nothing"),
+    Knob("disable", "PLANISH_DISABLE", _bool, False,
+         "compile nothing: functions given to jit run as they are, models by the library strategy"),
     Knob("num_threads", "PLANISH_NUM_THREADS", _count, None,
          "threads per call; else OMP_NUM_THREADS, else as many as there are CPUs for us"),
     Knob("omp_num_threads", "OMP_NUM_THREADS", _count, None,
@@ -78,8 +78,9 @@ KNOBS: dict[str, Knob] = {knob.name: knob for knob in (
     Knob("pool_bytes", "PLANISH_POOL_BYTES", _bytes, None,
          "most bytes of free output memory kept for reuse; else an eighth of RAM, 1 GiB at most"),
     Knob("target", "PLANISH_TARGET", _isa, "",
-         "use no more than this instruction set: sse2, avx2 or avx512", affects_code=True),
-    Knob("logs", "PLANISH_LOGS", str, "", "comma-separated log artifacts, as TORCH_LOGS"),
+         "use no more than this instruction set: sse2, avx2 or avx512"),
+    Knob("logs", "PLANISH_LOGS", str, "",
+         "channels to log, such as recompiles,fusion,+passes; a wrong name is answered with all there are"),
     Knob("logs_out", "PLANISH_LOGS_OUT", str, None, "file that logs are written to; else standard error"),
     Knob("trace", "PLANISH_TRACE", str, None, "folder that every compile writes its passes and code to"),
 )}
@@ -116,11 +117,6 @@ def override(**values: Any) -> Iterator[None]:
         yield
     finally:
         _overrides.reset(token)
-
-
-def code_key() -> str:
-    """The values of all knobs that change generated code, as text for a cache key."""
-    return ";".join(f"{knob.name}={value(knob.name)!r}" for knob in KNOBS.values() if knob.affects_code)
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,6 @@ set where two undo each other or one grows for ever.
 """
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,8 +17,7 @@ from typing import TypeAlias
 from planish.errors import FuelExhausted
 from planish.ir import Graph, Node, Note
 from planish.ir.graph import carry_note, rebuild
-
-log = logging.getLogger("planish.rewrite")
+from planish.logs import channel
 
 Step: TypeAlias = "Callable[[Node, Mapping[Node, int]], tuple[Node, str] | None]"
 Observer = Callable[[str, Node, Node], None]
@@ -144,4 +142,4 @@ class _Driver:
         text = f"{self.graph.name}: rewriting did not end; the rules at work last: {names}"
         if self.strict_fuel:
             raise FuelExhausted(text)
-        log.warning(text)
+        channel("rewrite").warning(text)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from planish import knobs
 from planish.errors import CacheWarning, LinkError
+from planish.logs import channel
 from planish.runtime.blob import Blob
 
 _MAGIC = b"PLCACHE1"
@@ -122,7 +123,7 @@ class Cache:
         return found
 
     def _path(self, key_text: str) -> Path:
-        name = hashlib.sha256(key_text.encode()).hexdigest()
+        name = _name(key_text)
         assert self.folder is not None
         return self.folder / name[:2] / name[2:]
 
@@ -173,6 +174,10 @@ class Cache:
             while self._memory_bytes > _MEMORY_BYTES and len(self._memory) > 1:
                 _, oldest = self._memory.popitem(last=False)
                 self._memory_bytes -= len(oldest)
+
+
+def _name(key_text: str) -> str:
+    return hashlib.sha256(key_text.encode()).hexdigest()
 
 
 def _pack(key_text: str, data: bytes) -> bytes:
@@ -235,11 +240,16 @@ def cached_blob(key_text: str, make: Callable[[], Blob], cache: Cache | None = N
     made anew."""
     cache = cache or default_cache()
     data = cache.get(key_text)
+    log, name = channel("cache"), _name(key_text)[:12]
     if data is not None:
         try:
-            return Blob.from_bytes(data)
+            blob = Blob.from_bytes(data)
+            log.info("hit %s, %d bytes", name, len(data))
+            return blob
         except LinkError:
+            log.info("corrupt %s", name)
             cache.drop(key_text)
+    log.info("miss %s", name)
     blob = make()
     cache.put(key_text, blob.to_bytes())
     return blob

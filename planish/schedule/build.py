@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
+from planish.errors import PlanishError
 from planish.ir.graph import Graph
 from planish.schedule.kernel import Kernel
 from planish.schedule.lower import Lowering, distinct_outputs
@@ -14,12 +15,17 @@ from planish.schedule.prepare import prepare
 from planish.schedule.program import Program
 
 
+# The steps that can be switched off: where each would be taken, the plainest code is made instead.
+SWITCHES = ("fuse", "assign_layouts", "schedule", "register_tile", "prepack", "in_place")
+
+
 @dataclass(frozen=True)
 class Built:
     """`outputs` says how each of the graph's outputs is had: ("program", k): output k of the program, reshaped to the
-    output's type; ("input", i) or ("constant", array's node): a copy."""
+    output's type; ("input", i): a copy of input i; ("constant", 0): a copy of the constant that it is. A graph that
+    computes nothing has a program without steps."""
 
-    program: Program | None
+    program: Program
     outputs: tuple[tuple[str, int], ...]
     graph: Graph
     memory: MemoryReport
@@ -29,10 +35,12 @@ class Built:
 
 def build_program(graph: Graph, machine: Machine, hint: dict[str, int], *, disable: frozenset[str] = frozenset(),
                   observe: Callable[[Kernel, Kernel], None] | None = None) -> Built:
-    """The scheduled program of an optimised graph. `disable` may hold fuse, assign_layouts, schedule, prepack, in_place.
+    """The scheduled program of an optimised graph. `disable` may hold names of SWITCHES; PlanishError for others.
 
     `observe(before, after)` sees every kernel before and after its schedule.
     """
+    if unknown := sorted(disable - set(SWITCHES)):
+        raise PlanishError(f"the schedule has no step called {', '.join(unknown)}; it has {', '.join(SWITCHES)}")
     graph, outputs = distinct_outputs(prepare(graph, hint))
     lowering = Lowering(machine, hint, disable, observe)
     steps, buffers = lowering.whole(graph)

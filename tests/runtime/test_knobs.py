@@ -50,7 +50,7 @@ def test_the_knob_that_changes_code_is_in_the_cache_key():
         other = host().code_key
     with knobs.override(target="sse2"):
         assert host().code_key == other
-    assert host().code_key != other
+    assert (host().code_key != other) == (host().isa in ("avx2", "avx512"))
 
 
 def test_every_knob_says_what_it_is():

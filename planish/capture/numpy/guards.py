@@ -76,6 +76,14 @@ class Guards:
                 return self.arrays.get(id(array), "an index array"), "its content at capture", "other content"
         return None
 
+    def names(self) -> list[str]:
+        """A line for each thing that is guarded."""
+        lines = [f"{name} is {_show(old)}" for _, _, old, name in self.entries]
+        lines += [f"{name} is {_show(old)}" for _, old, name in self.cells]
+        lines += [f"{name} has the elements it had" for *_, name in self.containers]
+        lines += [f"{self.arrays.get(id(a), 'an array')} is frozen" for a in self.frozen]
+        return lines + [f"{self.arrays.get(id(a), 'an index array')} has its content" for a, _ in self.contents]
+
     @property
     def is_empty(self) -> bool:
         return not (self.entries or self.cells or self.containers or self.frozen or self.contents)
