@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from planish.schedule.buffers import Buffers
 from planish.schedule.kernel import Buffer, Kernel, Sort
-from planish.types import INT64, UINT8, Dim, TensorType, is_static
+from planish.types import INT64, UINT8, Dim, TensorType
 
 SELECT = 64   # up to this many first entries are kept sorted while the row goes by
 ALIGN = 64
@@ -18,7 +18,7 @@ ALIGN = 64
 
 def selects(stage: Sort) -> bool:
     """Whether the first entries are picked without sorting the row."""
-    return is_static(stage.count) and stage.count <= SELECT and stage.count != stage.axis.extent
+    return isinstance(stage.count, int) and stage.count <= SELECT and stage.count != stage.axis.extent
 
 
 def work_layout(stage: Sort) -> tuple[list[Dim], Dim]:
