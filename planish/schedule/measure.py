@@ -32,8 +32,10 @@ def kernel_records(program: Program, hint: dict[str, int]) -> list[KernelRecord]
 
 
 def _record(kernel: Kernel, hint: dict[str, int]) -> KernelRecord:
-    moved = sum(_bytes(b.type, hint) for b in dict.fromkeys(kernel.arguments))
-    kind = "contraction" if kernel.tile else "sort" if any(isinstance(s, Sort) for s in kernel.stages) else "loops"
+    sorts = [s for s in kernel.stages if isinstance(s, Sort)]
+    scratch = [s.work for s in sorts]
+    moved = sum(_bytes(b.type, hint) for b in dict.fromkeys(kernel.arguments) if b not in scratch)
+    kind = "contraction" if kernel.tile else "sort" if sorts else "loops"
     return KernelRecord(kernel.name, kind, kernel.ops, moved, _flops(kernel, hint), tuple(map(str, kernel.steps)))
 
 
