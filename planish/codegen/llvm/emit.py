@@ -27,7 +27,7 @@ def _llvm() -> Any:
 
 def emit_object(ir_text: str, triple: str, cpu: str = "", features: str = "", passes: Passes = "lite",
                 cg_level: int = 2) -> bytes:
-    """The ELF object of a module. `passes`: none; lite = SROA, InstCombine, SimplifyCFG, LSR; full = O2
+    """The ELF object of a module. `passes`: none; lite = SROA, InstCombine, SimplifyCFG; full = O2
     without vectorisers and unrolling. `cg_level` is the effort of code generation, 0 to 3. ValueError shows
     faulty IR."""
     with _lock:
@@ -86,5 +86,4 @@ def _lite(llvm: Any) -> Any:
     manager.add_sroa_pass()
     manager.add_instruction_combine_pass()
     manager.add_simplify_cfg_pass()
-    manager.add_loop_strength_reduce_pass()
     return manager
