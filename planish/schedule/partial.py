@@ -1,8 +1,9 @@
 """Large reductions to few results in two levels: parts of a fixed size first, then what they came to.
 
-    sum of x[1000000]  ->  sum of (sum of each row of x[0:999424] as [244, 4096]), plus sum of x[999424:1000000]
+    sum of x[1000000]  ->  sum of (sums of the rows of x[0:999424] as [244, 4096]) + sum of x[999424:1000000]
 
-The parts are points that threads share; their size does not depend on how many there are, so neither does the result.
+The parts are points that threads share; their size does not depend on how many threads there are, so neither
+does the result.
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ FEW = 16           # results (or parts) that do not keep the threads busy
 
 
 def in_two_levels(node: Node, hint: Mapping[str, int]) -> Node:
-    """An equal node of a reduction without kept dims; the same one when its results are many or its operand small."""
+    """An equal node of a reduction without kept dims; itself when its results are many or its operand small."""
     if node.op.name not in JOIN:
         return node
     x, = node.operands

@@ -1,6 +1,6 @@
 """The graph in the form the loops want it: fewer ways to say a thing.
 
-Reductions drop their axes and reshape afterwards, large ones work in two levels (partial.py); a convolution or window that pads or spreads its operand does so by a
+Reductions drop their axes and reshape afterwards, large ones have two levels (partial.py); a convolution or window that pads or spreads its operand does so by a
 `pad` of its own, so that its index maps are affine.
 """
 from __future__ import annotations
@@ -15,8 +15,8 @@ from planish.schedule.partial import in_two_levels
 
 
 def prepare(graph: Graph, hint: Mapping[str, int] | None = None) -> Graph:
-    """An equal graph in which no reduction keeps dims, large ones to few results have two levels, and no convolution
-    pads. `hint` gives typical sizes of symbols."""
+    """An equal graph in which no reduction keeps dims, large ones to few results have two levels, and no
+    convolution pads. `hint` gives typical sizes of symbols."""
     return graph.map(lambda node, operands: _prepared(rebuild(node, operands), hint or {}))
 
 

@@ -1,7 +1,8 @@
 """Programs made of sample operands, run as native code and judged by the NumPy meaning of their ops.
 
-In: op records with their samples. Out: graphs that hold many samples of one op at once (compiling is what costs), and
-`check`, which says where a result is further from the record's meaning than the dtype table of ops/tolerance.py allows.
+In: op records with their samples. Out: graphs that hold many samples of one op at once (compiling is what
+costs), and `check`, which says where a result is further from the record's meaning than the dtype table of
+ops/tolerance.py allows.
 """
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def graph_of(op: Op, samples: Sequence[Sample]) -> Graph:
     outputs: list[Any] = []
     for sample in samples:
         first = len(inputs)
-        inputs += [input_node(f"x{first + i}", TensorType(dtype_of(a), a.shape)) for i, a in enumerate(sample.operands)]
+        inputs += [input_node(f"x{first + i}", TensorType(dtype_of(a), a.shape))
+                   for i, a in enumerate(sample.operands)]
         node = make_node(op, tuple(inputs[first:]), op.make_attributes(sample.attributes))
         several = isinstance(node.type, tuple)
         outputs += [get_item(node, i) for i in range(len(node.type))] if several else [node]
@@ -60,8 +62,9 @@ def evaluate(op: Op, sample: Sample, *operands: np.ndarray) -> Results:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a result is measured by: `magnitude` scales the bound of long sums (elementwise, float64); where `open` is
-    true, intermediate overflow makes the result depend on the order of summation, and nothing is said."""
+    """What a result is measured by: `magnitude` scales the bound of long sums (elementwise, float64); where
+    `open` is true, intermediate overflow or underflow makes the result depend on the order of the steps, and
+    nothing is said. `any_zero`: zeros of either sign will do."""
 
     tolerance: Tolerance
     magnitude: np.ndarray
@@ -70,8 +73,8 @@ class Judgement:
 
 
 def judgement(op: Op, sample: Sample, expected: np.ndarray) -> Judgement:
-    """By the op's class; sums by the sum of magnitudes that went in (Higham, ch. 3 and 4), products by the root of
-    the number of factors."""
+    """By the op's class; sums by the sum of magnitudes that went in (Higham, ch. 3 and 4), products by the root
+    of the number of factors."""
     bound = tolerance(op.tolerance, dtype_of(expected))
     magnitude, is_open = np.abs(_finite(expected)), np.zeros(expected.shape, bool)
     kind = sample.attributes.get("kind")
@@ -96,16 +99,17 @@ def judgement(op: Op, sample: Sample, expected: np.ndarray) -> Judgement:
 
 
 def _own_error(op: Op, sample: Sample, expected: np.ndarray) -> float:
-    """What a sequence of rounded steps may be off by: twice the largest error of the record's own meaning against
-    float64, here and at operands nearby (of float64 itself, what that of float32 suggests); or four times what
-    rounding the operands does."""
+    """What a sequence of rounded steps may be off by: twice the largest error of the record's own meaning
+    against float64, here and at operands nearby (of float64 itself, what that of float32 suggests); or four
+    times what rounding the operands does."""
     eps = float(ml_dtypes.finfo(expected.dtype).eps)
     narrow = np.dtype(np.float32) if expected.dtype == np.float64 else expected.dtype
     ratio = eps / float(ml_dtypes.finfo(narrow).eps)
     error = 0.0
     for seed in range(1 if expected.size > 1000 else 8):
         nearby = _changed(sample, 1e-3 * (seed > 0), seed, narrow)
-        error = max(error, _distance(evaluate(op, sample, *nearby)[0], evaluate(op, sample, *map(_wide, nearby))[0]))
+        exact = evaluate(op, sample, *map(_wide, nearby))[0]
+        error = max(error, _distance(evaluate(op, sample, *nearby)[0], exact))
     wide = np.dtype(np.float64)
     moved, exact = (evaluate(op, sample, *_changed(sample, change, 0, wide))[0] for change in (1e-6, 0))
     return max(2 * ratio * error, 4 * (eps / 1e-6) * _distance(moved, exact))
@@ -118,8 +122,8 @@ def _wide(x: np.ndarray) -> np.ndarray:
 def _changed(sample: Sample, change: float, seed: int, dtype: np.dtype) -> list[np.ndarray]:
     """The operands, floats changed by a fraction of either sign and rounded to `dtype`."""
     signs = np.random.default_rng(seed)
-    return [(_wide(a) * (1 + change * signs.choice((-1, 1), a.shape))).astype(dtype) if dtype_of(a).is_float else a
-            for a in sample.operands]
+    return [np.asarray(_wide(a) * (1 + change * signs.choice((-1, 1), a.shape))).astype(dtype)
+            if dtype_of(a).is_float else a for a in sample.operands]
 
 
 def _distance(x: np.ndarray, y: np.ndarray) -> float:
@@ -158,7 +162,8 @@ def faults(actual: np.ndarray, expected: np.ndarray, by: Judgement) -> np.ndarra
         return np.asarray(actual != expected)
     got, wanted = actual.astype(np.float64), expected.astype(np.float64)
     nan = np.isnan(got) & np.isnan(wanted)
-    signed = (np.signbit(got) == np.signbit(wanted)) | (by.any_zero | (by.tolerance.scale > 0)) & (wanted == 0)
+    any_zero = by.any_zero or by.tolerance.scale > 0
+    signed = (np.signbit(got) == np.signbit(wanted)) | any_zero & (wanted == 0)
     same = (got == wanted) & signed | nan
     if by.tolerance.ulp:
         with np.errstate(all="ignore"):
@@ -168,7 +173,7 @@ def faults(actual: np.ndarray, expected: np.ndarray, by: Judgement) -> np.ndarra
 
 
 def _bounded(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Infinity as the number that first rounds to it would be, so that overflow too is a matter of rounding."""
+    """Infinity as the number that first rounds to it, so that overflow too is a matter of rounding."""
     most = float(ml_dtypes.finfo(dtype).max)
     edge = most * (1 + 2.0 ** -(ml_dtypes.finfo(dtype).nmant + 1))
     return np.where(np.isinf(x), np.copysign(edge if np.isfinite(edge) else most, x), x)

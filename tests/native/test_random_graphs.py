@@ -1,4 +1,4 @@
-"""Random programs compiled to native code give what the reference interpreter gives: this finds faults of fusion."""
+"""Random programs as native code give what the reference interpreter gives: this finds faults of fusion."""
 from __future__ import annotations
 
 from typing import Any
@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planish.compiler import Options, compile_graph
-from planish.ir import Graph, interpret, print_graph
+from planish.ir import Graph, interpret, parse_graph, print_graph
 from planish.types import FLOAT32, INT8, INT32
 from tests.native.graphs import RandomProgram
 
-LIMITS = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+LIMITS = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 
 
 def repro(graph: Graph, arrays: list[np.ndarray]) -> str:
@@ -61,3 +61,28 @@ def test_native_is_the_reference(dtype: Any, symbolic: bool, data: Any) -> None:
             assert_equal(graph, arrays, compiled)
         except Exception as error:
             raise AssertionError(f"{error}\n{repro(graph, arrays)}") from error
+
+
+# Found by the test above, and made small.
+FOUND = {
+    "a scan's rows are not its first axes": """graph graph(%x: i32[2, 1], %y: i32[2, 2]) {
+      %0 = cummax(%x) {axis=0, reverse=False, exclusive=False} : i32[2, 1]
+      %1 = cumsum(%y) {axis=0, reverse=False, exclusive=False} : i32[2, 2]
+      %2 = concat(%0, %1) {axis=1} : i32[2, 3]
+      return %2
+    }""",
+    "one value stored along a vector, and used": """graph graph(%x: i32[1]) {
+      %0 = reduce_max(%x) {axes=(0,), keepdims=False} : i32[]
+      %1 = broadcast_to(%0) {shape=(8,)} : i32[8]
+      %2 = lt(%1, %x) : bool[8]
+      %3 = select(%2, %1, %x) : i32[8]
+      return %0, %3, %1
+    }"""}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_found(name: str) -> None:
+    graph = parse_graph(FOUND[name])
+    rng = np.random.default_rng()
+    arrays = [rng.integers(-100, 100, n.shape).astype(np.int32) for n in graph.inputs]
+    assert_equal(graph, arrays, compile_graph(graph, Options()))

@@ -179,7 +179,7 @@ class LoopWriter:
 
     def single(self, stage: Stage, lanes: int) -> None:
         """A stage without loops: a value that is stored, named, or both; a reduction of one element."""
-        wide = lanes if self.e.in_vector(self.e.depends(stage.value)) or stage.store else 1
+        wide = lanes if self.e.in_vector(self.e.depends(stage.value)) else 1
         if stage.combine.startswith("arg"):
             value = registers.constant(self.b, "int64", 0, wide)
         else:
@@ -188,7 +188,8 @@ class LoopWriter:
         if stage.running == "exclusive":
             value = registers.constant(self.b, stage.dtype.name, identity(stage.combine, stage.dtype), wide)
         if stage.store is not None:
-            self.e.store(stage.store, self.narrowed(stage, value), lanes)
+            value = self.narrowed(stage, value)
+            self.e.store(stage.store, value if wide == lanes else self.b.splat(value, lanes), lanes)
 
     def narrowed(self, stage: Stage, value: Value) -> Value:
         """A scan keeps a wider running value than it stores."""
