@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from typing import Any
@@ -77,17 +77,24 @@ def load_onnx(
     numerics: Numerics = "default",
     strategy: Strategy = "native",
     disable: Iterable[str] = (),
+    symbols: Mapping[str, int | tuple[int, int | None]] | None = None,
+    constants: Mapping[str, Any] | None = None,
     hint: dict[str, int] | None = None,
 ) -> Compiled:
-    """Compile an ONNX model file. The result takes arrays in the order of the model's inputs and returns a
-    tuple.
+    """Compile an ONNX model: a path, its bytes or a ModelProto. The result takes arrays in the order of the
+    model's inputs and returns a tuple; `.run(names, feeds)` takes and gives them by name.
 
-    `hint` gives typical sizes of the model's symbolic dims. With PLANISH_DISABLE=1 the strategy is "library". Raises ModelError for a file that is not a valid
-    model.
+    symbols    names of sizes that the model leaves open -> a number, or a range (low, high)
+    constants  names of inputs -> arrays that they always have
+    hint       typical sizes of what stays open, for choices; any other size works too
+
+    With PLANISH_DISABLE=1 the strategy is "library". Raises ModelError for what is not a valid model,
+    UnsupportedOp for one with operators that planish does not have.
     """
     from planish.capture.onnx import load_graph
 
-    return compile_graph(load_graph(path), _options(numerics, strategy, disable), hint=hint)
+    graph = load_graph(path, symbols=symbols, constants=constants)
+    return compile_graph(graph, _options(numerics, strategy, disable), hint=hint)
 
 
 def _options(numerics: Numerics, strategy: Strategy, disable: Iterable[str]) -> Options:
@@ -345,7 +352,8 @@ class Jitted:
     def _place(self) -> str:
         """The function's name, file and line."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)
-        return self.__name__ if code is None else f"{self.__name__} ({code.co_filename}:{code.co_firstlineno})"
+        where = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
+        return self.__name__ + where
 
     def _difference(self, old: Signature, new: Signature) -> Recompile:
         if old.tree != new.tree:

@@ -5,7 +5,7 @@ library strategy. `jit`, engines and the command line are callers of this one fu
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Literal
@@ -14,7 +14,7 @@ import numpy as np
 
 from planish.codegen.llvm.host import Target, host
 from planish.codegen.llvm.native import NativeCode, generate
-from planish.errors import PlanishError
+from planish.errors import PlanishError, SignatureError
 from planish.ir import Graph, Node, interpret, print_graph, verify
 from planish.ir.specialize import bind_symbols, static_sizes
 from planish.logs import channel
@@ -73,6 +73,17 @@ class Compiled:
     def __call__(self, *arrays: Any) -> tuple[np.ndarray, ...]:
         return interpret(self.optimized, arrays)
 
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+        """Outputs by name (None: all) for arrays by name, as ONNX Runtime's session has it. Raises
+        SignatureError for names that are not the graph's, or that are missing."""
+        inputs, outputs = [n.attributes.name for n in self.captured.inputs], self.captured.output_names
+        _check_names("input", list(feeds), inputs)
+        _check_names("output", names or (), outputs)
+        if missing := [n for n in inputs if n not in feeds]:
+            raise SignatureError(f"missing inputs: {', '.join(missing)}")
+        results = self(*(feeds[n] for n in inputs))
+        return list(results) if names is None else [results[outputs.index(n)] for n in names]
+
     def text(self, stage: str) -> str:
         """The program at a stage, one of STAGES. ValueError for a stage this strategy does not have."""
         texts = self.texts()
@@ -84,9 +95,24 @@ class Compiled:
         return {"graph": lambda: print_graph(self.captured), "optimized": lambda: print_graph(self.optimized)}
 
 
+def _check_names(kind: str, given: Sequence[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise SignatureError(f"there is no {kind} {name!r}; there are {', '.join(known) or 'no names'}")
+
+
 @dataclass
 class LibraryProgram(Compiled):
     """The library strategy: each op by its NumPy kernel, one memory round trip each, zero build time."""
+
+    def __call__(self, *arrays: Any) -> tuple[np.ndarray, ...]:
+        """New arrays, as native code gives them: what looks at an argument, a constant or another result is
+        copied."""
+        taken = [np.asarray(a) for a in arrays]
+        for result in super().__call__(*arrays):
+            is_own = result.flags.writeable and not any(np.may_share_memory(result, a) for a in taken)
+            taken.append(result if is_own else result.copy())
+        return tuple(taken[len(arrays):])
 
 
 @dataclass

@@ -13,8 +13,8 @@ from planish.types import Dim, Expr, Symbol, TensorType, evaluate_dim, substitut
 
 
 def bind_symbols(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """symbol -> size, from the shapes of the actual inputs. Raises ShapeError when they do not fit the graph, or a size
-    is out of its symbol's range."""
+    """symbol -> size, from the shapes of the actual inputs. Raises ShapeError when they do not fit the graph,
+    or a size is out of its symbol's range."""
     values: dict[str, int] = {}
     if len(shapes) != len(graph.inputs):
         raise ShapeError(f"{graph.name} takes {len(graph.inputs)} inputs; {len(shapes)} were given")

@@ -98,7 +98,8 @@ class Signature:
         if code:
             unknown = ("ShapeError", "sizes outside the range the program was compiled for")
             _, text = self.spec.messages.get(code, unknown)
-            given = ", ".join(f"{s.name}{list(a.shape)}" for s, a in zip(self.spec.inputs, arrays, strict=True))
+            pairs = zip(self.spec.inputs, arrays, strict=True)
+            given = ", ".join(f"{s.name}{list(a.shape)}" for s, a in pairs)
             raise ShapeError(f"{text}; got {given}")
 
     def _hold_derived(self, dims: Any, array: np.ndarray, spec: ArraySpec) -> None:

@@ -3,8 +3,8 @@ files.
 
 A compiled program exports
     void planish_body(ptr frame, i64 tid, i64 threads)    one body that all threads run side by side
-    i32  planish_derive(ptr dims)                         only with symbols: fills in the derived dims; nonzero
-                                                          for sizes out of range, a key of `messages`
+    i32  planish_derive(ptr dims)                         only with symbols: fills in the derived dims;
+                                                          nonzero, a key of `messages`: out of range
 and its frame is { ptr buffers; ptr dims; ptr pool; i32 status; i32 reserved }. `buffers` points to the data
 of the inputs, the outputs, the constants and last the arena, in this order. Inputs are contiguous and aligned
 to their elements; constants, the arena and outputs of 64 KiB and more start on a cache line. `dims` are i64:

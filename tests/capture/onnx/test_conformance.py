@@ -1,7 +1,7 @@
 """The conformance suite of the package onnx: whatever planish takes of it, it answers as the suite expects.
 
-The counts may only grow. A case that is neither passed nor refused with UnsupportedOp or UnsupportedDType fails. What
-the interpreter passes, native code passes.
+The counts may only grow. A case that is neither passed nor refused with UnsupportedOp or UnsupportedDType
+fails. What the interpreter passes, native code passes.
 """
 from __future__ import annotations
 
