@@ -1,8 +1,8 @@
 """Every environment variable of planish, in one typed table.
 
 In: the environment at the moment of asking, or a value set by `override`. Out: a typed value:
-`knobs.cache_dir`. The one knob that changes what is generated is `target`: it does so through `Target`, which is
-part of every cache key.
+`knobs.cache_dir`. The one knob that changes what is generated is `target`: it does so through `Target`, which
+is part of every cache key.
 """
 from __future__ import annotations
 

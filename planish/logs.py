@@ -1,7 +1,8 @@
-"""What planish says while it works: one logger of Python's `logging` per channel, `planish.recompiles` and so on.
+"""What planish says while it works: one logger of Python's `logging` per channel, `planish.recompiles` and so
+on.
 
-In: the knobs `logs` and `logs_out`, read whenever something is about to be said. Out: the logger, at the level they
-ask for; without them nothing is touched, and a program sets up the loggers as any others.
+In: the knobs `logs` and `logs_out`, read whenever something is about to be said. Out: the logger, at the
+level they ask for; without them nothing is touched, and a program sets up the loggers as any others.
 
     PLANISH_LOGS="recompiles,+passes"      to standard error: what these channels say, and passes in full
     PLANISH_LOGS_OUT=planish.log           to that file instead
@@ -44,8 +45,8 @@ def channel(name: str) -> logging.Logger:
 
 
 def levels_of(text: str) -> dict[str, int]:
-    """Channel -> level, of such a text as "recompiles,+passes,-fusion": `+` more, `-` only errors. One LogsWarning
-    for all that are no channels."""
+    """Channel -> level, of such a text as "recompiles,+passes,-fusion": `+` more, `-` only errors. One
+    LogsWarning for all that are no channels."""
     levels, unknown = {}, []
     for word in filter(None, (w.strip() for w in text.split(","))):
         sign = word[0] if word[0] in "+-" else ""
@@ -55,7 +56,8 @@ def levels_of(text: str) -> dict[str, int]:
         else:
             unknown.append(name)
     if unknown:
-        warnings.warn(f"PLANISH_LOGS: there is no channel {', '.join(unknown)}; there are {', '.join(CHANNELS)}",
+        known = ", ".join(CHANNELS)
+        warnings.warn(f"PLANISH_LOGS: there is no channel {', '.join(unknown)}; there are {known}",
                       LogsWarning, stacklevel=4)
     return levels
 
@@ -84,6 +86,6 @@ def _opened(out: str | None) -> logging.Handler:
     try:
         return logging.StreamHandler(sys.stderr) if out is None else logging.FileHandler(out)
     except OSError as error:
-        warnings.warn(f"PLANISH_LOGS_OUT={out!r} can't be written ({error.strerror}); logs go to standard error",
-                      LogsWarning, stacklevel=5)
+        why = f"can't be written ({error.strerror}); logs go to standard error"
+        warnings.warn(f"PLANISH_LOGS_OUT={out!r} {why}", LogsWarning, stacklevel=5)
         return logging.StreamHandler(sys.stderr)

@@ -14,16 +14,15 @@ from planish.schedule.plan import MemoryReport, plan
 from planish.schedule.prepare import prepare
 from planish.schedule.program import Program
 
-
 # The steps that can be switched off: where each would be taken, the plainest code is made instead.
 SWITCHES = ("fuse", "assign_layouts", "schedule", "register_tile", "prepack", "in_place")
 
 
 @dataclass(frozen=True)
 class Built:
-    """`outputs` says how each of the graph's outputs is had: ("program", k): output k of the program, reshaped to the
-    output's type; ("input", i): a copy of input i; ("constant", 0): a copy of the constant that it is. A graph that
-    computes nothing has a program without steps."""
+    """`outputs` says how each of the graph's outputs is had: ("program", k): output k of the program,
+    reshaped to the output's type; ("input", i): a copy of input i; ("constant", 0): a copy of the constant
+    that it is. A graph that computes nothing has a program without steps."""
 
     program: Program
     outputs: tuple[tuple[str, int], ...]
@@ -33,14 +32,17 @@ class Built:
     seconds: dict[str, float]
 
 
-def build_program(graph: Graph, machine: Machine, hint: dict[str, int], *, disable: frozenset[str] = frozenset(),
+def build_program(graph: Graph, machine: Machine, hint: dict[str, int], *,
+                  disable: frozenset[str] = frozenset(),
                   observe: Callable[[Kernel, Kernel], None] | None = None) -> Built:
-    """The scheduled program of an optimised graph. `disable` may hold names of SWITCHES; PlanishError for others.
+    """The scheduled program of an optimised graph. `disable` may hold names of SWITCHES; PlanishError for
+    others.
 
     `observe(before, after)` sees every kernel before and after its schedule.
     """
     if unknown := sorted(disable - set(SWITCHES)):
-        raise PlanishError(f"the schedule has no step called {', '.join(unknown)}; it has {', '.join(SWITCHES)}")
+        known = ", ".join(SWITCHES)
+        raise PlanishError(f"the schedule has no step called {', '.join(unknown)}; it has {known}")
     graph, outputs = distinct_outputs(prepare(graph, hint))
     lowering = Lowering(machine, hint, disable, observe)
     steps, buffers = lowering.whole(graph)
