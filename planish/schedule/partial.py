@@ -24,7 +24,7 @@ FEW = 16           # results (or parts) that do not keep the threads busy
 
 
 def in_two_levels(node: Node, hint: Mapping[str, int]) -> Node:
-    """An equal node of a reduction without kept dims; itself when its results are many or its operand small."""
+    """An equal node of a reduction without kept dims; the same when its results are many or it is small."""
     if node.op.name not in JOIN:
         return node
     x, = node.operands

@@ -1,7 +1,7 @@
 """Random small programs of pointwise ops, movement, reductions, scans and gathers.
 
-In: a chooser (`choose(options)` picks one) and an element type. Out: a graph whose results are exact to compare: on
-integers every op is, on float32 the values stay moderate. Sizes may hold the symbol B.
+In: a chooser (`choose(options)` picks one) and an element type. Out: a graph whose results are exact to
+compare: on integers every op is, on float32 the values stay moderate. Sizes may hold the symbol B.
 """
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import numpy as np
 from planish.ir import Graph, Node, constant, input_node
 from planish.ops.rules import ops
 from planish.ops.samples import random_array
-from planish.types import BOOL, INT64, Dim, DType, TensorType, broadcast_shapes, evaluate_dim, is_static, symbol
+from planish.types import INT64, Dim, DType, TensorType, broadcast_shapes, evaluate_dim, is_static, symbol
 
 SIZES = (1, 2, 3, 5, 8, 9, 16, 17, 33, 70)
 LARGEST = 4096  # elements of a value, B counted as 8
 BATCH = symbol("B", 1)
-UNARY = {True: ("neg", "abs", "tanh", "sigmoid", "relu", "sin"), False: ("neg", "abs", "sign", "bitwise_not", "relu")}
+UNARY = {True: ("neg", "abs", "tanh", "sigmoid", "relu", "sin"),
+         False: ("neg", "abs", "sign", "bitwise_not", "relu")}
 BINARY = {True: ("add", "sub", "mul", "maximum", "minimum"),
           False: ("add", "sub", "mul", "maximum", "minimum", "bitwise_xor", "floor_div", "mod")}
 Choose = Callable[[Sequence[Any]], Any]
@@ -30,7 +31,8 @@ class RandomProgram:
     def __init__(self, choose: Choose, dtype: DType, symbolic: bool):
         self.choose, self.dtype = choose, dtype
         self.sizes: tuple[Dim, ...] = (BATCH, BATCH, *SIZES) if symbolic else SIZES
-        shape = (*(choose(self.sizes) for _ in range(choose((0, 1, 1, 2)))), BATCH if symbolic else choose(SIZES))
+        outer = [choose(self.sizes) for _ in range(choose((0, 1, 1, 2)))]
+        shape: tuple[Dim, ...] = (*outer, BATCH if symbolic else choose(SIZES))
         while _elements(shape) > LARGEST:
             shape = shape[1:]
         shapes = (shape, (shape[-1],), (*shape[:-1], 1))
@@ -38,8 +40,8 @@ class RandomProgram:
         self.nodes: list[Node] = list(self.inputs)
 
     def graph(self, size: int) -> Graph:
-        makers = (self.unary, self.binary, self.binary, self.select, self.movement, self.movement, self.movement,
-                  self.reduction, self.reduction, self.scan, self.gather, self.joining)
+        makers = (self.unary, *[self.binary] * 2, self.select, *[self.movement] * 3, *[self.reduction] * 2,
+                  self.scan, self.gather, self.joining)
         while len(self.nodes) < size + len(self.inputs):
             made = self.choose(makers)()
             if made is not None and made not in self.nodes and 0 < _elements(made.shape) <= LARGEST:
@@ -77,7 +79,7 @@ class RandomProgram:
         x = self.node()
         if x.ndim == 0:
             return ops.broadcast_to(x, shape=(self.choose(self.sizes),))
-        makers = (self.transpose, self.reshape, self.reshape, self.slice, self.pad, self.reverse, self.stretch)
+        makers = (self.transpose, *[self.reshape] * 2, self.slice, self.pad, self.reverse, self.stretch)
         return self.choose(makers)(x)
 
     def transpose(self, x: Node) -> Node:
@@ -115,7 +117,8 @@ class RandomProgram:
     def reduction(self) -> Node | None:
         x = self.node()
         axes = tuple(i for i in range(x.ndim) if self.choose((True, False)))
-        name = self.choose(("reduce_sum", "reduce_max", "reduce_min", "mean" if self.dtype.is_float else "reduce_sum"))
+        mean = "mean" if self.dtype.is_float else "reduce_sum"
+        name = self.choose(("reduce_sum", "reduce_max", "reduce_min", mean))
         return getattr(ops, name)(x, axes=axes, keepdims=self.choose((True, False)))
 
     def scan(self) -> Node | None:
@@ -146,7 +149,7 @@ class RandomProgram:
     def data(self, rng: np.random.Generator, batch: int) -> list[np.ndarray]:
         shapes = [tuple(evaluate_dim(d, {"B": batch}) for d in n.shape) for n in self.inputs]
         low, high = (-2, 2) if self.dtype.is_float else (-100, 100)
-        return [random_array(rng, self.dtype, s, None if self.dtype is BOOL else low, high) for s in shapes]
+        return [random_array(rng, self.dtype, s, low, high) for s in shapes]
 
 
 def _elements(shape: Sequence[Dim]) -> int:

@@ -23,8 +23,8 @@ from planish.types import TensorType, dtype_of
 SUMS = {"reduce_sum", "cumsum", "dot_general", "conv", "matmul", "mean"}
 PRODUCTS = {"reduce_prod", "cumprod"}
 # Of zeros of both signs NumPy takes one or the other, by dtype, length and machine.
-EXTREMA = {"maximum", "minimum", "fmax", "fmin", "clip", "relu", "reduce_max", "reduce_min", "cummax", "cummin",
-           "reduce_window"}
+EXTREMA = {"maximum", "minimum", "fmax", "fmin", "clip", "relu", "reduce_max", "reduce_min", "reduce_window",
+           "cummax", "cummin"}
 Results = tuple[np.ndarray, ...]
 
 
@@ -73,8 +73,8 @@ class Judgement:
 
 
 def judgement(op: Op, sample: Sample, expected: np.ndarray) -> Judgement:
-    """By the op's class; sums by the sum of magnitudes that went in (Higham, ch. 3 and 4), products by the root
-    of the number of factors."""
+    """By the op's class; sums by the sum of magnitudes that went in (Higham, ch. 3 and 4), products by the
+    root of the number of factors."""
     bound = tolerance(op.tolerance, dtype_of(expected))
     magnitude, is_open = np.abs(_finite(expected)), np.zeros(expected.shape, bool)
     kind = sample.attributes.get("kind")
@@ -186,7 +186,8 @@ def complaint(op: Op, sample: Sample, actual: np.ndarray, expected: np.ndarray) 
     wrong = faults(actual, expected, judgement(op, sample, expected))
     if not np.any(wrong):
         return ""
-    shown = [f"{at}: {actual[tuple(at)]!r}, not {expected[tuple(at)]!r}" for at in np.argwhere(wrong)[:4].tolist()]
+    places = np.argwhere(wrong)[:4].tolist()
+    shown = [f"{at}: {actual[tuple(at)]!r}, not {expected[tuple(at)]!r}" for at in places]
     return f"{np.count_nonzero(wrong)} of {wrong.size} differ: {'; '.join(shown)}"
 
 

@@ -1,4 +1,4 @@
-"""One program for every size: a representative of each family with a symbolic leading axis, empty to parallel."""
+"""One program for every size: representatives of each family with a symbolic axis, empty to parallel."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -20,7 +20,8 @@ Make = Callable[..., Any]
 
 
 def _window(x: Node) -> Node:
-    return ops.reduce_window(x, kind="max", window=(1, 3), strides=(1, 2), padding=((0, 0), (1, 1)), dilation=(1, 1))
+    return ops.reduce_window(x, kind="max", window=(1, 3), strides=(1, 2), padding=((0, 0), (1, 1)),
+                             dilation=(1, 1))
 
 
 def _conv(x: Node, w: Node) -> Node:
@@ -37,9 +38,11 @@ CASES: dict[str, tuple[Make, list[tuple[DType, tuple]]]] = {
     "integers": (lambda x, y: ops.floor_div(x, y), [(INT32, (B, 5)), (INT32, (B, 1))]),
     "transpose": (lambda x: ops.transpose(x, axes=(1, 0, 2)), [(FLOAT32, (B, 3, 5))]),
     "reshape": (lambda x: ops.neg(ops.reshape(x, shape=(B * 3, 4))), [(FLOAT32, (B, 12))]),
-    "reshape of a transpose": (lambda x: ops.reshape(ops.transpose(x, axes=(1, 0)), shape=(B * 6,)), [(INT64, (B, 6))]),
+    "reshape of a transpose": (lambda x: ops.reshape(ops.transpose(x, axes=(1, 0)), shape=(B * 6,)),
+                               [(INT64, (B, 6))]),
     "slice": (lambda x: ops.slice(x, starts=(0, 1), stops=(B, 9), steps=(1, 2)), [(INT32, (B, 9))]),
-    "pad": (lambda x, f: ops.pad(x, f, low=(2, 0), high=(1, 3), interior=(1, 0)), [(FLOAT32, (B, 4)), (FLOAT32, ())]),
+    "pad": (lambda x, f: ops.pad(x, f, low=(2, 0), high=(1, 3), interior=(1, 0)),
+            [(FLOAT32, (B, 4)), (FLOAT32, ())]),
     "concat": (lambda x, y: ops.concat(x, y, x, axis=0), [(FLOAT32, (B, 4)), (FLOAT32, (3, 4))]),
     "concat inside": (lambda x, y: ops.concat(x, y, axis=1), [(FLOAT32, (B, 4)), (FLOAT32, (B, B))]),
     "reverse": (lambda x: ops.reverse(x, axes=(0,)), [(INT32, (B, 3))]),
@@ -51,6 +54,10 @@ CASES: dict[str, tuple[Make, list[tuple[DType, tuple]]]] = {
     "mean of a symbolic axis": (lambda x: ops.mean(x, axes=(0,), keepdims=False), [(FLOAT32, (POSITIVE, 9))]),
     "cumsum": (lambda x: ops.cumsum(x, axis=0, reverse=True, exclusive=True), [(INT64, (B, 5))]),
     "softmax": (lambda x: ops.softmax(x, axis=1), [(FLOAT32, (B, 33))]),
+    "softmax of a symbolic axis": (lambda x: ops.softmax(x, axis=1), [(FLOAT32, (5, POSITIVE))]),
+    "softmax of both": (lambda x: ops.softmax(ops.exp(x), axis=1), [(FLOAT32, (POSITIVE, POSITIVE))]),
+    "scan of a scan": (lambda x: ops.exp(ops.cumsum(ops.cummax(x, axis=1, reverse=False, exclusive=False) * 1e-3,
+                                                    axis=1, reverse=True, exclusive=False)), [(FLOAT32, (5, B))]),
     "layer_norm": (lambda x, s, b: ops.layer_norm(x, s, b, axes_count=1, epsilon=1e-5),
                    [(FLOAT32, (B, 33)), (FLOAT32, (33,)), (FLOAT32, (33,))]),
     "matmul": (lambda x, y: ops.matmul(x, y), [(FLOAT32, (B, 33)), (FLOAT32, (33, 17))]),
@@ -107,4 +114,6 @@ def test_sizes_out_of_range(strategy: Any) -> None:
 
 def _array(dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
     rng = np.random.default_rng()
-    return (rng.uniform(-2, 2, shape) if dtype.is_float else rng.integers(0 if dtype is UINT32 else -12, 12, shape)).astype(dtype.numpy)
+    if dtype.is_float:
+        return rng.uniform(-2, 2, shape).astype(dtype.numpy)
+    return rng.integers(0 if dtype is UINT32 else -12, 12, shape).astype(dtype.numpy)
