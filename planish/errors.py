@@ -11,7 +11,12 @@ class UnsupportedDType(PlanishError, TypeError):
 
 
 class TypeRuleError(PlanishError, TypeError):
-    """Operands whose dtypes or shapes an operation does not take."""
+    """Operands whose dtypes or shapes an operation does not take. `sizes` holds the sizes that should be equal, where
+    that is the fault."""
+
+    def __init__(self, message: str, sizes: tuple = ()):
+        super().__init__(message)
+        self.sizes = sizes
 
 
 class ShapeError(PlanishError, ValueError):

@@ -80,7 +80,7 @@ def _with_head(name: str, rule: Callable[..., Types], operands: int | None,
             _require_operands(operands, types, dtypes)
             return rule(attributes, *types)
         except TypeRuleError as error:
-            raise TypeRuleError(f"{name}({', '.join(map(_text, types))}): {error}") from None
+            raise TypeRuleError(f"{name}({', '.join(map(_text, types))}): {error}", error.sizes) from None
     return infer
 
 

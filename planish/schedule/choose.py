@@ -12,7 +12,7 @@ from planish.schedule.access import accesses, stride_along
 from planish.schedule.kernel import Apply, Axis, Kernel, Load, Sort, Stage, stage_axes, stage_values, walk
 from planish.schedule.machine import Machine
 from planish.schedule.scalars import hinted
-from planish.types import Dim, is_static
+from planish.types import Dim, bounds, is_static
 
 GRAIN = 8           # parallel points per thread that are enough to even out their cost
 REDUCE_UNROLL = 4   # accumulators of a reduction: latency 4 of an addition, hidden
@@ -85,7 +85,7 @@ def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel
 def _cut_for_threads(kernel: Kernel, axis: Axis, machine: Machine) -> tuple[Kernel, str]:
     """Where the axes around the vector axis may have too few points for the threads, cut it into pieces that can be
     shared out; and the name of the axis inside a piece."""
-    around = prod((hinted(a.extent, {}) for a in kernel.shared[:-1]), start=1)
+    around = prod((max(bounds(a.extent)[0] or 1, 1) for a in kernel.shared[:-1]), start=1)
     is_long = is_static(axis.extent) and axis.extent >= 4 * PIECE
     if len(kernel.shared) == 1 or not is_long or around >= 2 * machine.threads or machine.threads == 1:
         return kernel, axis.name

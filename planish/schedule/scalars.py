@@ -14,7 +14,7 @@ import numpy as np
 
 from planish.ir.node import Node
 from planish.schedule.kernel import Apply, Buffer, Const, Index, Load, Scalar
-from planish.types import BOOL, INT64, UINT32, UINT64, Dim, DType, Expr, Shape, evaluate_dim, symbols_of
+from planish.types import BOOL, INT64, UINT32, UINT64, Dim, DType, Expr, Shape, Symbol, bounds, evaluate_dim, symbols_of
 from planish.types.dim import is_nonnegative, maximum, minimum
 
 Point = tuple[Dim | Scalar, ...]
@@ -429,9 +429,16 @@ def has_index_map(node: Node) -> bool:
     return node.op.has("pointwise") or node.op.name in INDEX_MAPS
 
 
+UNKNOWN = 32  # what a size counts as that nothing is known about
+
+
 def hinted(dim: Dim, hint: dict[str, int]) -> int:
-    """A size for estimates: at the hinted symbols, else at their lower bound (at least 1)."""
+    """A size for estimates: at the hinted symbols, else as if an unknown size were UNKNOWN, within its range."""
     if isinstance(dim, int):
         return dim
-    values = {n: hint.get(n, max(1, s.low)) for n, s in symbols_of(dim).items()}
-    return evaluate_dim(dim, values)
+    return evaluate_dim(dim, {n: hint.get(n, _guess(s)) for n, s in symbols_of(dim).items()})
+
+
+def _guess(symbol: Symbol) -> int:
+    high = None if symbol.high is None else bounds(symbol.high)[1]
+    return max(symbol.low, UNKNOWN if high is None else min(UNKNOWN, high))

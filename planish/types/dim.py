@@ -336,6 +336,12 @@ def terms(dim: Dim) -> list[Dim]:
     return [dim] if isinstance(dim, int) else [_collect([t]) for t in dim.terms]
 
 
+def extreme_limits(dim: Dim) -> set[int]:
+    """The numbers that stand directly in a max or min of a size."""
+    extremes = [a for monomial, _ in _terms(dim) for a in monomial if isinstance(a, Extreme)]
+    return {side for e in extremes for side in (e.left, e.right) if isinstance(side, int)}
+
+
 def is_linear(term: Dim, name: str) -> bool:
     """Whether a summand is its symbol `name` times something without it."""
     (monomial, _), = _terms(term)

@@ -62,6 +62,7 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
             dim = _broadcast_dim(dim, other)
             if dim is None:
                 listed = " and ".join("(" + ", ".join(map(str, s)) + ")" for s in shapes)
-                raise TypeRuleError(f"shapes {listed} do not broadcast: sizes {', '.join(map(str, column))} differ")
+                sizes = ", ".join(map(str, column))
+                raise TypeRuleError(f"shapes {listed} do not broadcast: sizes {sizes} differ", sizes=column)
         result.append(dim)
     return tuple(result)

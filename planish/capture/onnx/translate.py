@@ -7,7 +7,7 @@ place. Every operator without a translation is listed in one error before anythi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import permutations, zip_longest
 from types import MappingProxyType
 from typing import Any
 
@@ -21,14 +21,44 @@ from planish.capture.onnx.symbols import Known, SymbolTable
 from planish.capture.onnx.tensors import onnx_dtype, onnx_type_number, to_array
 from planish.errors import ModelError, PlanishError, TypeRuleError, UnsupportedOp
 from planish.ir import Graph, Location, Node, Note, constant, input_node
-from planish.types import TensorType, dtype_of, is_static
+from planish.types import TensorType, dtype_of, is_static, substitute, symbols_of
+from planish.types import symbol as symbol_of
+from planish.types.dim import extreme_limits
 
 Scope = dict[str, Value]
 
 
 def translate_model(model: Model, known: Known | None, constants: Mapping[str, Any] | None) -> Graph:
-    """The graph of a model. Raises ModelError and UnsupportedOp."""
-    return Translator(model).graph(known, dict(constants or {}))
+    """The graph of a model. Raises ModelError and UnsupportedOp.
+
+    A model is taken to be right about its own sizes: where it only holds together if a symbol has a bound (the first n
+    of 512 rows beside something with n rows), the symbol gets that bound, and a call checks it.
+    """
+    known = dict(known or {})
+    while True:
+        try:
+            return Translator(model).graph(known, dict(constants or {}))
+        except ModelError as error:
+            bound = implied_bound(error.__cause__)
+            if bound is None or bound[0] in known:
+                raise
+            name, low, high = bound
+            known[name] = (low, high)
+
+
+def implied_bound(error: BaseException | None) -> tuple[str, int, int] | None:
+    """(symbol, low, high) if sizes that differ would agree for all sizes of the symbol up to `high`."""
+    sizes = error.sizes if isinstance(error, TypeRuleError) else ()
+    for size, other in permutations(sizes, 2):
+        for symbol in symbols_of(size).values():
+            if is_static(size) or str(size) != symbol.name:
+                continue
+            for high in sorted(extreme_limits(other), reverse=True):
+                name = symbol.name
+                narrow = symbol_of(name, symbol.low, high)
+                if substitute(other, {name: narrow}) == narrow:
+                    return name, symbol.low, high
+    return None
 
 
 class Translator:
