@@ -3,7 +3,7 @@
 In: a kernel with a `RegisterTile`. Out: a function of the same form as loops.py writes. Blocking is by the left operand's
 rows and groups of panels: the panels of a group stay in the second-level cache while all rows pass, a tile's rows in the
 first while the group's panels pass. Threads take ranges of rows when there are enough, else ranges of panels.
-Accumulation over k is in one fixed order, with fused multiply-add where the machine has it.
+Accumulation over k is in one fixed order, with fused multiply-add where the machine has it (not in strict numerics).
 """
 from __future__ import annotations
 
@@ -294,7 +294,13 @@ class TileWriter(LoopWriter):
             many = b.splat(one, lanes)
             for j, column in enumerate(columns):
                 at = i * len(columns) + j
-                totals[at] = b.multiply_add(many, column, totals[at])
+                totals[at] = self.plus_product(totals[at], many, column)
+
+    def plus_product(self, total: Value, x: Value, y: Value) -> Value:
+        """total + x * y: in one operation, but in two where every operation is to be rounded."""
+        if self.numerics == "strict":
+            return self.b.bin("fadd", total, self.b.bin("fmul", x, y))
+        return self.b.multiply_add(x, y, total)
 
     def right_vector(self, pointer: Value, mask: Value | None) -> Value:
         type_ = vector(self.element, self.tile.lanes)
