@@ -246,11 +246,21 @@ def pack_array(array: np.ndarray, roles: Roles, extent: dict[str, Dim], width: i
     sizes = [int(extent[a]) for a in axes]
     view = np.lib.stride_tricks.as_strided(array.reshape(-1)[int(start):], sizes, strides, writeable=False)
     panels = -(-sizes[0] // width)
-    result = np.zeros((panels, *sizes[1:], width), array.dtype)
+    result = _aligned((panels, *sizes[1:], width), array.dtype)
     whole = sizes[0] // width
     body = view[:whole * width].reshape(whole, width, *sizes[1:])
     result[:whole] = np.moveaxis(body, 1, -1)
     if whole < panels:
-        result[whole, ..., :sizes[0] - whole * width] = np.moveaxis(view[whole * width:], 0, -1)
+        columns = sizes[0] - whole * width
+        result[whole, ..., :columns] = np.moveaxis(view[whole * width:], 0, -1)
+        result[whole, ..., columns:] = 0
     result.flags.writeable = False
     return result
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An uninitialised array that starts on a cache line, as the runtime wants constants."""
+    size = prod(shape) * dtype.itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start:start + size].view(dtype).reshape(shape)
