@@ -1,8 +1,8 @@
 """Every op on every dtype it takes, as native code, beside the NumPy meaning of its record.
 
 The samples of the records cover random and special values, broadcasting, empty and size-1 operands, strides,
-and sizes of one lane, whole vectors, vectors with a tail and enough for several threads. Each run draws some of
-them anew, more for float32 than for the other dtypes, and some with special values always.
+and sizes of one lane, whole vectors, vectors with a tail and enough for several threads. Each run draws some
+of them anew, more for float32 than for the other dtypes, and some with special values always.
 """
 from __future__ import annotations
 
