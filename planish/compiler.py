@@ -14,6 +14,7 @@ import numpy as np
 
 from planish.codegen.llvm.host import Target, host
 from planish.codegen.llvm.native import NativeCode, generate
+from planish.codegen.llvm.support import require_native
 from planish.errors import PlanishError, SignatureError
 from planish.ir import Graph, Node, interpret, print_graph, verify
 from planish.ir.specialize import bind_symbols, static_sizes
@@ -179,6 +180,7 @@ def compile_graph(graph: Graph, options: Options = Options(), *, hint: dict[str,
         raise PlanishError(f"there is no strategy {options.strategy!r}; there are native and library")
     optimized, report.passes = run_pipeline(graph, numerics=options.numerics, disable=options.disable)
     _tell_passes(graph, report)
+    require_native(optimized)
     clock.lap("rewrite")
     target = options.target or host()
     built = build_program(optimized, machine_of(target), report.hint, disable=options.disable & set(SWITCHES))

@@ -115,11 +115,15 @@ class Writer:
         return self.scalars.buffers[root]
 
     def write(self, root: Node) -> None:
-        writer = _WRITERS.get(root.op.name)
-        if writer is None and not has_index_map(root) and root.op.name not in ("input", "constant"):
+        if not has_nest(root):
             raise UnsupportedOp(f"{root.op.name} has no native form; run it with strategy='library'")
         self.point = point_of(root, self.shared)
-        (writer or _map)(self, root)
+        _WRITERS.get(root.op.name, _map)(self, root)
+
+
+def has_nest(node: Node) -> bool:
+    """Whether loops can compute a node, as a root or inside another's."""
+    return node.op.name in (*_WRITERS, "input", "constant", "top_k") or has_index_map(node)
 
 
 def point_of(root: Node, shared: Point) -> Point:

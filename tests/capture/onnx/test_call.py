@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 import planish
-from planish.errors import ModelError, ShapeError, SignatureError
+from planish.errors import ModelError, ShapeError, SignatureError, UnsupportedOp
 from tests.capture.onnx.running import assert_same, make_model, reference
 
 STRATEGIES = ("native", "library")
@@ -84,6 +84,17 @@ def test_symbols_and_constants(model: Any) -> None:
         program(np.ones((3, 4), np.float32))
     with pytest.raises(ModelError, match="has no size called K"):
         planish.load_onnx(model, symbols={"K": 2})
+
+
+def test_what_native_code_lacks_is_named() -> None:
+    """All at once, with the model's nodes: here composite ops that were not taken apart."""
+    nodes = [helper.make_node("Softmax", ["x"], ["p"], name="probabilities"),
+             helper.make_node("Gelu", ["p"], ["y"], name="last")]
+    model = make_model(nodes, {"x": (np.float32, ("N", 4))}, ["y"], opset=20)
+    message = (r"softmax of float32 \(model: probabilities\)\n  gelu of float32 \(model: last\)\n"
+               r"Run it with strategy='library'")
+    with pytest.raises(UnsupportedOp, match=message):
+        planish.load_onnx(model, disable={"decompose"})
 
 
 def test_interfaces_other_than_files(model: Any) -> None:
