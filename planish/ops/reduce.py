@@ -1,4 +1,8 @@
-"""Reductions over axes. float16 and bfloat16 are summed and multiplied in float32 and rounded once."""
+"""Reductions over axes. float16 and bfloat16 are summed and multiplied in float32 and rounded once.
+
+The largest of an axis that is known to be empty is an error; of one that turns out to be empty at run time it is the
+least value of the dtype, as ONNX has it. A front end to whom that is an error says so with a check.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,9 +58,20 @@ def _extremum_rule(attributes: ReduceAttributes, x: TensorType) -> TensorType:
 def _reduced_by(ufunc: np.ufunc) -> Callable[..., np.ndarray]:
     def meaning(a: ReduceAttributes, x: np.ndarray) -> np.ndarray:
         wide = widened(x)
-        result = ufunc.reduce(wide, axis=a.axes, dtype=wide.dtype, keepdims=a.keepdims)
+        start = {"initial": _of_none(ufunc, wide.dtype)} if wide.size == 0 and ufunc.identity is None else {}
+        result = ufunc.reduce(wide, axis=a.axes, dtype=wide.dtype, keepdims=a.keepdims, **start)
         return np.asarray(result).astype(x.dtype, copy=False)
     return meaning
+
+
+def _of_none(ufunc: np.ufunc, dtype: np.dtype) -> Any:
+    """The value that leaves every other unchanged under maximum or minimum."""
+    is_max = ufunc is np.maximum
+    if dtype.kind == "b":
+        return not is_max
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min if is_max else np.iinfo(dtype).max
+    return -np.inf if is_max else np.inf
 
 
 # --- gradients

@@ -49,6 +49,8 @@ CASES: dict[str, tuple[Make, list[tuple[DType, tuple]]]] = {
     "sum of rows": (lambda x: ops.reduce_sum(x, axes=(1,), keepdims=False), [(FLOAT32, (B, 70))]),
     "sum of columns": (lambda x: ops.reduce_sum(x, axes=(0,), keepdims=True), [(FLOAT64, (B, 9))]),
     "sum of all": (lambda x: ops.reduce_sum(x, axes=(0, 1), keepdims=False), [(FLOAT32, (B, 70))]),
+    "largest of none": (lambda x: ops.reduce_max(x, axes=(0,), keepdims=False), [(FLOAT32, (B, 9))]),
+    "least of none": (lambda x: ops.reduce_min(x, axes=(0,), keepdims=True), [(INT32, (B, 9))]),
     "largest of columns": (lambda x: ops.reduce_max(x, axes=(0,), keepdims=False), [(INT32, (POSITIVE, 9))]),
     "argmax": (lambda x: ops.argmax(x, axis=1, keepdims=False), [(FLOAT32, (B, 33))]),
     "mean of a symbolic axis": (lambda x: ops.mean(x, axes=(0,), keepdims=False), [(FLOAT32, (POSITIVE, 9))]),

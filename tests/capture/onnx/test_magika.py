@@ -55,7 +55,7 @@ def test_notes_name_nodes(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("batch", [1, 5, 0])
 def test_equals_onnxruntime(graph: Graph, batch: int, strategy: str) -> None:
     feeds = {"bytes": np.random.default_rng(batch).integers(0, 257, (batch, 2048), dtype=np.int32)}
     assert_same(

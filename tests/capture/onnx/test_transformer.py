@@ -16,6 +16,7 @@ from tests.capture.onnx.running import (
     STRATEGIES,
     assert_same,
     make_model,
+    native,
     onnxruntime_outputs,
     reference,
     run,
@@ -126,3 +127,15 @@ def test_equals_the_peers(model: Any, graph: Graph, sizes: tuple[int, int], stra
     got = run(graph, feeds, strategy)
     assert_same(got, reference(model, feeds), factor=16)
     assert_same(got, onnxruntime_outputs(model, feeds), factor=16)
+
+
+def test_one_program_for_every_size(model: Any, graph: Graph) -> None:
+    """Compiled once; also for no batches and no tokens, of which the peers' Reshape makes an error."""
+    compiled = native(graph)
+    for sizes in ((1, 64), (3, 130), (1, 1), (17, 3)):
+        feeds = {"x": np.random.default_rng().normal(size=(*sizes, WIDTH)).astype(np.float32)}
+        assert_same(compiled(*feeds.values()), reference(model, feeds), factor=16)
+    for sizes in ((0, 4), (2, 0), (0, 0)):
+        for strategy in STRATEGIES:
+            got, = run(graph, {"x": np.ones((*sizes, WIDTH), np.float32)}, strategy)
+            assert (got.shape, got.dtype) == ((*sizes, WIDTH), np.float32)
