@@ -30,13 +30,18 @@ class Peer:
     prepare: Callable[[Workload, int], Ready]
 
 
-def prepare_planish(workload: Workload, threads: int) -> Ready:
+def prepare_planish(workload: Workload, threads: int, strategy: Any = "native") -> Ready:
     import planish
     planish.set_num_threads(threads)
     plain, x = workload.numpy(np.float32), workload.inputs()
     planish.freeze([cell.cell_contents for cell in plain.__closure__ or ()])  # weights are constants, as everywhere
-    function = planish.jit(plain)
+    function = planish.jit(plain, strategy=strategy)
     return Ready(lambda: function(x), np.asarray)
+
+
+def prepare_library(workload: Workload, threads: int) -> Ready:
+    """The same captured graph, each op by its NumPy kernel: what planish's own claims are measured against."""
+    return prepare_planish(workload, threads, "library")
 
 
 def prepare_numpy(workload: Workload, threads: int) -> Ready:
@@ -99,6 +104,7 @@ def prepare_jax(workload: Workload, threads: int) -> Ready:
 
 PEERS = {peer.name: peer for peer in [
     Peer("planish", ("planish", "llvmlite"), prepare_planish),
+    Peer("library", ("planish", "numpy"), prepare_library),
     Peer("numpy", ("numpy",), prepare_numpy),
     Peer("eager", ("torch",), prepare_eager),
     Peer("inductor", ("torch",), prepare_inductor),
