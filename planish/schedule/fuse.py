@@ -1,9 +1,10 @@
 """Fusion: roots that share their outer axes become stages of one kernel.
 
-In: a graph. Out: kernels without a schedule, in an order that respects what they read, and one line per decision.
-A root joins a group when every value it reads from the group belongs to the same point of the shared axes, so that no
-other point (and no other thread) is needed: a softmax's maximum, exponential and sum; an epilogue after a contraction; a
-layer norm and what follows it. What is then read inside the kernel only never reaches main memory.
+In: a graph. Out: kernels without a schedule, in an order that respects what they read, and one line per
+decision. A root joins a group when every value it reads from the group belongs to the same point of the
+shared axes, so that no other point (and no other thread) is needed: a softmax's maximum, exponential and sum;
+an epilogue after a contraction; a layer norm and what follows it. What is then read inside the kernel only
+never reaches main memory.
 """
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ Stages = list[Union[Stage, Sort]]
 
 @dataclass(eq=False)
 class Group:
-    """Roots computed by one kernel; `rank` is how many axes they share (None while any prefix will do). The results
-    of a `control` op are a group of their own."""
+    """Roots computed by one kernel; `rank` is how many axes they share (None while any prefix will do). The
+    results of a `control` op are a group of their own."""
 
     roots: list[Node]
     rank: int | None
@@ -60,8 +61,8 @@ class Group:
 
 @dataclass
 class Fused:
-    """What fusion gives: kernels in order (and control ops, whose graphs have kernels of their own), the buffers of
-    the roots, views of buffers, and the decisions."""
+    """What fusion gives: kernels in order (and control ops, whose graphs have kernels of their own), the
+    buffers of the roots, views of buffers, and the decisions."""
 
     kernels: list[Kernel | Node]
     buffers: dict[Node, Buffer]
@@ -69,9 +70,10 @@ class Fused:
     decisions: list[str]
 
 
-def fuse(graph: Graph, hint: dict[str, int], *, disable: frozenset[str] = frozenset(), prefix: str = "") -> Fused:
-    """Kernels for every root of a prepared graph. `disable` may hold "fuse" to keep one kernel per root; `prefix` begins
-    the names of kernels and buffers."""
+def fuse(graph: Graph, hint: dict[str, int], *, disable: frozenset[str] = frozenset(),
+         prefix: str = "") -> Fused:
+    """Kernels for every root of a prepared graph. `disable` may hold "fuse" to keep one kernel per root;
+    `prefix` begins the names of kernels and buffers."""
     return _Fusion(graph, hint, "fuse" not in disable, prefix).run()
 
 
@@ -192,9 +194,11 @@ class _Fusion:
         return ""
 
     def row_bytes(self, roots: Iterable[Node], rank: int) -> int:
-        return sum(prod(hinted(d, self.hint) for d in parted(r, r.shape, rank)[1]) * r.dtype.itemsize for r in roots)
+        inner = {r: parted(r, r.shape, rank)[1] for r in roots}
+        return sum(prod(hinted(d, self.hint) for d in inner[r]) * r.dtype.itemsize for r in inner)
 
-    def reads_own_point(self, roots: tuple[Node, ...], rank: int, stages: Stages, views: dict[str, str]) -> bool:
+    def reads_own_point(self, roots: tuple[Node, ...], rank: int, stages: Stages,
+                        views: dict[str, str]) -> bool:
         """Whether every load of a buffer of the group is at the shared axes' own values."""
         own = {self.buffers[r].name: r for r in roots}
         shared = self.shared_index(roots[0], rank)
@@ -246,12 +250,13 @@ class _Fusion:
         inside = {r for r in group.roots if self.is_internal(group, r, rank)}
         sorts = {s.buffer.name for stage in stages if isinstance(stage, Sort) for s in stage_stores(stage)}
         local = _Local({self.buffers[r].name: r for r in group.roots}, inside, rank, sorts)
-        stages = list(map(local.stage, stages))
+        stages = [s for s in map(local.kept, stages) if s is not None]
         shared = self.shared_axes(group.roots[0], rank)
         written = tuple(self.buffers[r] for r in group.roots if r not in inside)
         loads = [x for s in stages for x in walk(*stage_values(s)) if isinstance(x, Load)]
-        read = {x.buffer.name: x.buffer for x in loads if x.buffer.space == "global" and x.buffer not in written}
-        return Kernel(f"{self.prefix}k{self.groups.index(group)}", shared, tuple(stages), tuple(read.values()), written, tuple(local.rows.values()),
+        read = {b.name: b for b in (x.buffer for x in loads) if b.space == "global" and b not in written}
+        return Kernel(f"{self.prefix}k{self.groups.index(group)}", shared, tuple(stages),
+                      tuple(read.values()), written, tuple(local.rows.values()),
                       serial=any(map(is_serial, group.roots)), ops=tuple(_ops_of(group.roots, self.buffers)))
 
     def is_internal(self, group: Group, root: Node, rank: int) -> bool:
@@ -312,13 +317,14 @@ def _ops_of(roots: list[Node], buffers: dict[Node, Buffer]) -> list[str]:
 # --- values that stay inside a kernel
 
 class _Local(Rebuilder):
-    """Keeps inside a kernel what nobody else reads: single values per point become results of their stage, rows become
-    row buffers. `owned` are the roots by their buffers' names, `inside` those that need no memory."""
+    """Keeps inside a kernel what nobody else reads: single values per point become results of their stage,
+    rows become row buffers. `owned` are the roots by their buffers' names, `inside` those that need no
+    memory; `lets` says what is read in place of a buffer."""
 
     def __init__(self, owned: dict[str, Node], inside: set[Node], rank: int, sorts: set[str]):
         super().__init__(scalar=self.load)
         self.owned, self.inside, self.rank = owned, inside, rank
-        self.lets: dict[str, Stage] = {}
+        self.lets: dict[str, Result] = {}
         self.rows = {name: Buffer(name, root.type.with_shape(self.inner(name)), space="row")
                      for name, root in owned.items()
                      if root in inside and (name in sorts or any(d != 1 for d in self.inner(name)))}
@@ -336,18 +342,22 @@ class _Local(Rebuilder):
         if not isinstance(scalar, Load):
             return scalar
         let = self.lets.get(scalar.buffer.name)
-        return self.in_row(scalar) if let is None else Result(let.name, scalar.dtype)
+        return self.in_row(scalar) if let is None else let
 
     def store(self, store: Store | None) -> Store | None:
         made = super().store(store)
         return None if made is None else self.in_row(made)
 
-    def stage(self, stage: Stage | Sort) -> Stage | Sort:
-        made = super().stage(stage)
+    def kept(self, stage: Stage | Sort) -> Stage | Sort | None:
+        """The stage as it is inside; None when it only gives a result another name."""
+        made = self.stage(stage)
         if isinstance(made, Sort) or made.store is None or made.axes or made.combine or made.store.update:
             return made
         name = made.store.buffer.name
         if name not in self.owned or any(d != 1 for d in self.inner(name)):
             return made
-        self.lets[name] = made
-        return replace(made, store=None) if self.owned[name] in self.inside else made
+        let = made.value if isinstance(made.value, Result) else Result(made.name, made.dtype)
+        self.lets[name] = let
+        if self.owned[name] not in self.inside:
+            return made
+        return None if let is made.value else replace(made, store=None)
