@@ -40,7 +40,8 @@ def prepare_planish(workload: Workload, threads: int, strategy: Any = "native") 
 
 
 def prepare_library(workload: Workload, threads: int) -> Ready:
-    """The same captured graph, each op by its NumPy kernel: what planish's own claims are measured against."""
+    """The same captured graph, each op by its NumPy kernel: what planish's own claims are measured
+    against."""
     return prepare_planish(workload, threads, "library")
 
 

@@ -1,7 +1,8 @@
-"""The road in one place: a captured graph goes in, something callable comes out, with a report of every decision.
+"""The road in one place: a captured graph goes in, something callable comes out, with a report of every
+decision.
 
-capture gives the graph; `compile_graph` runs rewrite -> schedule -> codegen -> runtime, or stops at the graph for the
-library strategy. `jit`, engines and the command line are callers of this one function.
+capture gives the graph; `compile_graph` runs rewrite -> schedule -> codegen -> runtime, or stops at the graph
+for the library strategy. `jit`, engines and the command line are callers of this one function.
 """
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ STAGES = ("graph", "optimized", "loops", "program", "llvm", "asm")
 
 @dataclass(frozen=True)
 class Options:
-    """What a compile may be told. `disable` holds names of passes and schedule steps to switch off; `target` is the
-    machine, None for this one."""
+    """What a compile may be told. `disable` holds names of passes and schedule steps to switch off; `target`
+    is the machine, None for this one."""
 
     numerics: Numerics = "default"
     strategy: Strategy = "native"
@@ -46,7 +47,8 @@ class Options:
 
 @dataclass
 class Report:
-    """What the compiler did. Bytes and flops are at the sizes of `hint` (symbol -> size) for dynamic graphs."""
+    """What the compiler did. Bytes and flops are at the sizes of `hint` (symbol -> size) for dynamic
+    graphs."""
 
     captured_nodes: int = 0
     passes: list[PassRecord] = field(default_factory=list)
@@ -64,7 +66,8 @@ class Report:
 
 @dataclass
 class Compiled:
-    """A compiled graph. Call it with arrays in the order of `captured.inputs`; the outputs come as a tuple."""
+    """A compiled graph. Call it with arrays in the order of `captured.inputs`; the outputs come as a
+    tuple."""
 
     captured: Graph
     optimized: Graph
@@ -118,8 +121,8 @@ class LibraryProgram(Compiled):
 
 @dataclass
 class NativeCompiled(Compiled):
-    """Native code. `program` is what the runtime calls; `program.call` is the builtin for a hot caller when every
-    output is the program's own (`is_direct`)."""
+    """Native code. `program` is what the runtime calls; `program.call` is the builtin for a hot caller when
+    every output is the program's own (`is_direct`)."""
 
     built: Built
     code: NativeCode
@@ -131,8 +134,8 @@ class NativeCompiled(Compiled):
         return [w for w in self.built.outputs] == [("program", k) for k in range(len(self.built.outputs))]
 
     def direct_call(self, missed: Callable[..., Any]) -> Callable[..., Any] | None:
-        """A builtin that takes plain arrays and returns the one output, and leaves any other call to `missed`; None
-        when the graph's output is not simply the program's."""
+        """A builtin that takes plain arrays and returns the one output, and leaves any other call to
+        `missed`; None when the graph's output is not simply the program's."""
         return self.program.door(missed) if self.is_direct else None
 
     def __call__(self, *arrays: Any) -> tuple[np.ndarray, ...]:
@@ -166,7 +169,8 @@ def _base(node: Node) -> Node:
 
 
 def compile_graph(graph: Graph, options: Options = Options(), *, hint: dict[str, int] | None = None) -> Compiled:
-    """Compile a graph. `hint` gives typical sizes of its symbols, for choices and for the report's figures."""
+    """Compile a graph. `hint` gives typical sizes of its symbols, for choices and for the report's
+    figures."""
     check_switches(options.disable)
     check_hint(graph, hint or {})
     report = Report(captured_nodes=len(graph.nodes()), hint=dict(hint or {}))

@@ -11,8 +11,8 @@ class UnsupportedDType(PlanishError, TypeError):
 
 
 class TypeRuleError(PlanishError, TypeError):
-    """Operands whose dtypes or shapes an operation does not take. `sizes` holds the sizes that should be equal, where
-    that is the fault."""
+    """Operands whose dtypes or shapes an operation does not take. `sizes` holds the sizes that should be
+    equal, where that is the fault."""
 
     def __init__(self, message: str, sizes: tuple = ()):
         super().__init__(message)
@@ -32,7 +32,8 @@ class UnsupportedOp(PlanishError, NotImplementedError):
 
 
 class CaptureError(PlanishError, TypeError):
-    """A program that can't be captured: the message has the user's file and line and what to write instead."""
+    """A program that can't be captured: the message has the user's file and line and what to write
+    instead."""
 
 
 class ModelError(PlanishError, ValueError):

@@ -88,12 +88,14 @@ class Graph:
         return print_graph(self)
 
     def evaluate(self, *arrays: Any) -> tuple[Any, ...]:
-        """The outputs on arrays, by the reference interpreter (control ops run their inner graphs with it)."""
+        """The outputs on arrays, by the reference interpreter (control ops run their inner graphs with
+        it)."""
         from planish.ir.interpret import interpret
         return interpret(self, arrays)
 
     def map(self, change: Callable[[Node, tuple[Node, ...]], Node], rule: str = "") -> Graph:
-        """Rebuild bottom-up: `change(node, new operands)` gives the node that stands for `node`. Notes follow."""
+        """Rebuild bottom-up: `change(node, new operands)` gives the node that stands for `node`. Notes
+        follow."""
         new: dict[Node, Node] = {}
         notes = dict(self.notes)
         for node in self.nodes():
@@ -113,7 +115,8 @@ def carry_note(notes: dict[Node, Note], old: Node, new: Node, rule: str = "") ->
 
 
 def rebuild(node: Node, operands: tuple[Node, ...]) -> Node:
-    """The same op on other operands; itself when they are the same. Operands of the same types give the same type."""
+    """The same op on other operands; itself when they are the same. Operands of the same types give the same
+    type."""
     if operands == node.operands:
         return node
     alike = all(new.type == old.type for new, old in zip(operands, node.operands, strict=True))

@@ -1,7 +1,8 @@
 """The reference interpreter: walks a graph node by node with each op's NumPy meaning.
 
-In: a graph and arrays. Out: arrays. With `precision="float64"` every float is carried in float64: the reference that
-validation measures against. It is also what runs under the library strategy: one kernel and one memory round trip per op.
+In: a graph and arrays. Out: arrays. With `precision="float64"` every float is carried in float64: the
+reference that validation measures against. It is also what runs under the library strategy: one kernel and
+one memory round trip per op.
 """
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ def interpret(graph: Graph, inputs: Sequence[Any], *, precision: Precision = "ow
               observe: Callable[[Node, Any], None] | None = None) -> tuple[np.ndarray, ...]:
     """The outputs of `graph` on arrays whose dtypes and shapes fit its inputs.
 
-    `observe(node, value)` sees every intermediate value. Raises SignatureError and ShapeError for inputs that do not
-    fit, and whatever a failing check of the program says.
+    `observe(node, value)` sees every intermediate value. Raises SignatureError and ShapeError for inputs that
+    do not fit, and whatever a failing check of the program says.
     """
     arrays = [_checked(node, np.asarray(value)) for node, value in zip(graph.inputs, inputs)]
     sizes = bind_symbols(graph, [np.shape(v) for v in inputs])

@@ -1,8 +1,8 @@
 """The one node type: frozen and interned.
 
-In: an op, operand nodes, attributes. Out: the node; the same three always give the same object, so equality is identity
-and common subexpressions are shared as they are built. Where a node came from (location, rule) lives beside it, in the
-graph's notes, so that it does not defeat sharing.
+In: an op, operand nodes, attributes. Out: the node; the same three always give the same object, so equality
+is identity and common subexpressions are shared as they are built. Where a node came from (location, rule)
+lives beside it, in the graph's notes, so that it does not defeat sharing.
 """
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Node(Algebra):
 
     @classmethod
     def apply_op(cls, op: Op, operands: Sequence[Any], attributes: Any) -> Any:
-        """Build `op(*operands)`; bare numbers and arrays become constants. Several results come as a tuple."""
+        """Build `op(*operands)`; bare numbers and arrays become constants. Several results come as a
+        tuple."""
         nodes = _as_nodes(op, operands)
         node = make_node(op, nodes, attributes)
         if isinstance(node.type, tuple):
@@ -72,8 +73,8 @@ _interned: WeakValueDictionary[tuple, Node] = WeakValueDictionary()
 
 
 def make_node(op: Op, operands: tuple[Node, ...], attributes: Any = NoAttributes(), type_: Types | None = None) -> Node:
-    """The node of this op, operands and attributes; its type by the op's rule (or `type_`, where that is known to be what
-    the rule gives). Raises TypeRuleError."""
+    """The node of this op, operands and attributes; its type by the op's rule (or `type_`, where that is
+    known to be what the rule gives). Raises TypeRuleError."""
     key = (op, operands, attributes)
     found = _interned.get(key)
     if found is None:

@@ -46,7 +46,8 @@ def _show(shape: Sequence[Dim]) -> str:
 
 
 def substitute_value(value: Any, sizes: Mapping[str, Dim]) -> Any:
-    """`value` with symbols replaced, wherever sizes can stand: dims, tuples, types, attribute records, graphs."""
+    """`value` with symbols replaced, wherever sizes can stand: dims, tuples, types, attribute records,
+    graphs."""
     if isinstance(value, Expr):
         return substitute(value, sizes)
     if isinstance(value, tuple):

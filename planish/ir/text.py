@@ -7,8 +7,8 @@
       return %1
     }
 
-Constants of up to 16 elements are written out; larger ones as `@w0`, kept in `weights(graph)`. Graphs inside control
-ops follow the one that uses them. `#` begins a comment.
+Constants of up to 16 elements are written out; larger ones as `@w0`, kept in `weights(graph)`. Graphs inside
+control ops follow the one that uses them. `#` begins a comment.
 """
 from __future__ import annotations
 

@@ -10,10 +10,11 @@ CONTEXT = 5  # lines of IR shown on each side of a fault
 
 
 def verify(graph: Graph, stage: str = "") -> Graph:
-    """The graph itself, if it is well formed. Raises VerificationError with the stage and the IR around the fault.
+    """The graph itself, if it is well formed. Raises VerificationError with the stage and the IR around the
+    fault.
 
-    Checked: operand types follow each op's type rule; inputs are the graph's own and distinct; an output or effect is
-    a single tensor; effects are ops with an effect.
+    Checked: operand types follow each op's type rule; inputs are the graph's own and distinct; an output or
+    effect is a single tensor; effects are ops with an effect.
     """
     declared = set(graph.inputs)
     if len(declared) != len(graph.inputs):

@@ -1,7 +1,7 @@
 """Reductions over axes. float16 and bfloat16 are summed and multiplied in float32 and rounded once.
 
-The largest of an axis that is known to be empty is an error; of one that turns out to be empty at run time it is the
-least value of the dtype, as ONNX has it. A front end to whom that is an error says so with a check.
+The largest of an axis that is known to be empty is an error; of one that turns out to be empty at run time it
+is the least value of the dtype, as ONNX has it. A front end to whom that is an error says so with a check.
 """
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ class NativeProgram:
         return self.call(*arrays, **named)
 
     def door(self, missed: Callable[..., Any]) -> Callable[..., Any] | None:
-        """A builtin for the hot path of a caller that handles other cases itself: plain arrays of the program's
-        signature give its one output; any other call is `missed(*args, **kwargs)`. None where the program can't
-        be entered directly."""
+        """A builtin for the hot path of a caller that handles other cases itself: plain arrays of the
+        program's signature give its one output; any other call is `missed(*args, **kwargs)`. None where the
+        program can't be entered directly."""
         runtime = native.runtime()
         if runtime.why_not_direct or len(self.spec.outputs) != 1:
             return None
@@ -60,7 +60,8 @@ class NativeProgram:
 
 
 class _Door:
-    """A second entrance to a program: plain arrays in, the one output out; any other call goes to `missed`."""
+    """A second entrance to a program: plain arrays in, the one output out; any other call goes to
+    `missed`."""
 
     def __init__(self, core: _Core, missed: Callable[..., Any]):
         def elsewhere(names: tuple[str, ...], *values: Any) -> Any:

@@ -4,7 +4,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planish.schedule.kernel import Buffer, Kernel, Load, Scalar, Sort, Stage, own_dims, stage_stores, stage_values, walk
+from planish.schedule.kernel import (
+    Buffer,
+    Kernel,
+    Load,
+    Scalar,
+    Sort,
+    Stage,
+    own_dims,
+    stage_stores,
+    stage_values,
+    walk,
+)
 from planish.schedule.rebuild import is_scalar
 from planish.types import Dim, Symbol, substitute, symbols_of
 from planish.types.dim import is_linear, symbol, terms

@@ -12,9 +12,9 @@ from planish.types import Dim
 
 @dataclass
 class Buffers:
-    """`of` has the buffers of graph nodes; `constants` the arrays of those that are constant; `scratch` buffers that
-    belong to no node (packed operands); `views` says which buffer's memory another name looks at; `slices` which are
-    pieces of a buffer, at an offset in bytes that a loop's counter moves."""
+    """`of` has the buffers of graph nodes; `constants` the arrays of those that are constant; `scratch`
+    buffers that belong to no node (packed operands); `views` says which buffer's memory another name looks
+    at; `slices` which are pieces of a buffer, at an offset in bytes that a loop's counter moves."""
 
     of: dict[Node, Buffer]
     views: dict[str, str] = field(default_factory=dict)
@@ -44,7 +44,8 @@ class Buffers:
         return self.owner(buffer.name) in self.constants
 
     def include(self, inner: Buffers) -> None:
-        """Enter what a part of the program is made of; what its nodes share with a buffer from outside is a view."""
+        """Enter what a part of the program is made of; what its nodes share with a buffer from outside is a
+        view."""
         self.scratch += [b for b in inner.of.values() if b.name not in inner.views] + inner.scratch
         self.views |= inner.views
         self.constants |= inner.constants

@@ -1,7 +1,7 @@
 """Which steps a kernel gets.
 
-In: a fused kernel. Out: the same kernel scheduled: axes collapsed, loops jammed, one axis vectorised, reductions
-unrolled, outer axes shared out among threads, large results streamed past the caches.
+In: a fused kernel. Out: the same kernel scheduled: axes collapsed, loops jammed, one axis vectorised,
+reductions unrolled, outer axes shared out among threads, large results streamed past the caches.
 """
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Ke
 # --- order of loops
 
 def _interchange(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
-    """A map that reads along one axis and writes along another goes by strips of whole cache lines of both."""
+    """A map that reads along one axis and writes along another goes by strips of whole cache lines of
+    both."""
     if any(s.axes for s in kernel.stages) or len(kernel.shared) < 2:
         return kernel
     *outer, last = kernel.shared
@@ -83,8 +84,8 @@ def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel
 
 
 def _cut_for_threads(kernel: Kernel, axis: Axis, machine: Machine) -> tuple[Kernel, str]:
-    """Where the axes around the vector axis may have too few points for the threads, cut it into pieces that can be
-    shared out; and the name of the axis inside a piece."""
+    """Where the axes around the vector axis may have too few points for the threads, cut it into pieces that
+    can be shared out; and the name of the axis inside a piece."""
     around = prod((max(bounds(a.extent)[0] or 1, 1) for a in kernel.shared[:-1]), start=1)
     is_long = is_static(axis.extent) and axis.extent >= 4 * PIECE
     if len(kernel.shared) == 1 or not is_long or around >= 2 * machine.threads or machine.threads == 1:
@@ -94,8 +95,8 @@ def _cut_for_threads(kernel: Kernel, axis: Axis, machine: Machine) -> tuple[Kern
 
 
 def _lanes(kernel: Kernel, machine: Machine, size: int) -> int:
-    """One float32 register's worth; two where long chains of dependent operations leave the units idle; of bytes only,
-    a whole register."""
+    """One float32 register's worth; two where long chains of dependent operations leave the units idle; of
+    bytes only, a whole register."""
     widths = {b.dtype.bits for b in (*kernel.arguments, *kernel.rows)}
     if widths == {8} and not _computes_wide(kernel):
         return machine.vector_bytes
@@ -126,7 +127,8 @@ def _size(axis: Axis, hint: dict[str, int]) -> int:
 
 
 def _cost(kernel: Kernel, axis: str) -> float:
-    """What the accesses cost when `axis` is the vector: neighbours are cheap, anything else is one access a lane."""
+    """What the accesses cost when `axis` is the vector: neighbours are cheap, anything else is one access a
+    lane."""
     return sum(_access_cost(stride_along(a, axis)) for s in kernel.stages for a in accesses(s))
 
 

@@ -2,10 +2,10 @@
 
     for m, n: acc = add over k: lhs[m, k] * rhs[k, n]; out[m, n] = epilogue(acc)
 
-is computed by tiles of `rows` x `vectors * lanes` accumulators that stay in registers over all of k. A matrix product and
-a convolution are the same thing here: what matters is along which axes each operand changes. The right operand is packed
-into panels `[panel, k, lane]` of the tile's width, at compile time when it is constant, else by a kernel of its own; it is
-read in place when it already lies contiguous along n.
+is computed by tiles of `rows` x `vectors * lanes` accumulators that stay in registers over all of k. A matrix
+product and a convolution are the same thing here: what matters is along which axes each operand changes. The
+right operand is packed into panels `[panel, k, lane]` of the tile's width, at compile time when it is
+constant, else by a kernel of its own; it is read in place when it already lies contiguous along n.
 """
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ from planish.types.dim import minimum
 SMALL_WORK = 1 << 16    # multiply-adds below which one thread is enough
 LEAST_WORK = 1 << 10    # multiply-adds below which plain loops do as well
 
-# (vector registers) -> rows x vectors of the tile; the rest holds the right operand's vectors and one broadcast
+# (vector registers) -> rows x vectors of the tile; the rest holds the right operand's vectors and one
+# broadcast
 TILES = {16: (6, 2), 32: (12, 2)}
 # the same where rows of the left operand lie a run-time distance apart: each takes a register for its address
 APART = {16: (6, 2), 32: (5, 4)}
@@ -64,8 +65,8 @@ class Roles:
 
 def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int], buffers: Buffers,
                          disable: frozenset[str] = frozenset()) -> list[Kernel] | None:
-    """The kernel with a register tile, after the kernel that packs its right operand if it needs one. None when the
-    kernel is not a contraction that this form suits. New buffers are entered in `buffers`."""
+    """The kernel with a register tile, after the kernel that packs its right operand if it needs one. None
+    when the kernel is not a contraction that this form suits. New buffers are entered in `buffers`."""
     if not is_contraction(kernel):
         return None
     roles = choose_roles(kernel, hint, buffers)
@@ -113,8 +114,9 @@ def _axes_of(load: Load) -> set[str]:
 # --- roles
 
 def choose_roles(kernel: Kernel, hint: dict[str, int], buffers: Buffers, *, any_order: bool = False) -> Roles | None:
-    """The best assignment: the vector axis n must be contiguous in the result (unless `any_order`: the result's layout
-    can still be chosen); weights, then operands that are contiguous along n, are preferred on the right."""
+    """The best assignment: the vector axis n must be contiguous in the result (unless `any_order`: the
+    result's layout can still be chosen); weights, then operands that are contiguous along n, are preferred on
+    the right."""
     found = [r for n in reversed(kernel.shared) for r in _roles_along(kernel, n.name)]
     return min(found, key=lambda r: _badness(kernel, r, hint, buffers, any_order), default=None)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Union
 
 from planish.ir.graph import Graph
 from planish.ir.node import Node
@@ -40,7 +39,7 @@ SMALL_WORK = 16 << 10   # elements below which losing parallelism does not matte
 ENOUGH_POINTS = 16      # points of the shared axes that keep the threads busy
 MANY_BUFFERS = 24
 
-Stages = list[Union[Stage, Sort]]
+Stages = list[Stage | Sort]
 
 
 @dataclass(eq=False)

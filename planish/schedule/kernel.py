@@ -29,8 +29,9 @@ from planish.types import INT64, Dim, DType, Shape, TensorType, symbol, symbols_
 class Axis:
     """A loop `for name in range(extent)`; the extent may depend on outer axes (the tail of a tile).
 
-    parallel: its points are shared out among threads. lanes: how many points one vector holds (1: scalar loop); the rest
-    of the extent runs scalar. unroll: vectors per trip; a reduction keeps one accumulator for each.
+    parallel: its points are shared out among threads. lanes: how many points one vector holds (1: scalar
+    loop); the rest of the extent runs scalar. unroll: vectors per trip; a reduction keeps one accumulator for
+    each.
     """
 
     name: str
@@ -46,10 +47,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory for one tensor. `order` lists its axes from outermost to innermost in memory ((): as they stand).
+    """Memory for one tensor. `order` lists its axes from outermost to innermost in memory ((): as they
+    stand).
 
-    space: "global" is an argument of the kernel; "row" is scratch of one thread that lives for one point of the shared
-    axes.
+    space: "global" is an argument of the kernel; "row" is scratch of one thread that lives for one point of
+    the shared axes.
     """
 
     name: str
@@ -102,7 +104,8 @@ class Index:
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """An element of a buffer. An entry of `index` is a Dim, or a scalar expression of dtype int64 that is in range."""
+    """An element of a buffer. An entry of `index` is a Dim, or a scalar expression of dtype int64 that is in
+    range."""
 
     buffer: Buffer
     index: tuple[Dim | Scalar, ...]
@@ -135,8 +138,8 @@ Scalar = Union[Const, Index, Load, Result, Apply]
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """Where a stage puts its value. `update`: how it joins what is there ("": replaces it; add, mul, maximum, minimum);
-    `guard`: a bool scalar, false where nothing is stored."""
+    """Where a stage puts its value. `update`: how it joins what is there ("": replaces it; add, mul, maximum,
+    minimum); `guard`: a bool scalar, false where nothing is stored."""
 
     buffer: Buffer
     index: tuple[Dim | Scalar, ...]
@@ -216,7 +219,8 @@ class RegisterTile:
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """Stages run in order at each point of the shared axes. `serial`: the points run in order on one thread."""
+    """Stages run in order at each point of the shared axes. `serial`: the points run in order on one
+    thread."""
 
     name: str
     shared: tuple[Axis, ...]

@@ -1,8 +1,9 @@
 """Layouts: in which order a value's axes lie in memory, chosen for the contraction that writes it.
 
-In: fused kernels. Out: the same kernels with the buffers of some intermediate values laid out so that a contraction can
-take its constant weights as the packed right operand and store whole vectors (a convolution's channels innermost).
-Inputs, outputs and values that are also looked at in another shape keep their row-major order.
+In: fused kernels. Out: the same kernels with the buffers of some intermediate values laid out so that a
+contraction can take its constant weights as the packed right operand and store whole vectors (a convolution's
+channels innermost). Inputs, outputs and values that are also looked at in another shape keep their row-major
+order.
 """
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from planish.types import symbols_of
 
 def assign_layouts(kernels: list[Kernel], buffers: Buffers, fixed: set[str], hint: dict[str, int],
                    decisions: list[str]) -> list[Kernel]:
-    """`fixed` names buffers whose order the caller sees. A line is added to `decisions` for each that changes."""
+    """`fixed` names buffers whose order the caller sees. A line is added to `decisions` for each that
+    changes."""
     fixed = fixed | set(buffers.views.values()) | set(buffers.constants)
     changed: dict[str, Buffer] = {}
     for kernel in kernels:

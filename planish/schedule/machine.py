@@ -17,5 +17,6 @@ class Machine:
 
     @property
     def lanes(self) -> int:
-        """float32 elements in a register; wider elements take several registers, narrower ones part of one."""
+        """float32 elements in a register; wider elements take several registers, narrower ones part of
+        one."""
         return self.vector_bytes // 4

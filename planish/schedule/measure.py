@@ -15,8 +15,8 @@ FREE = {"reshape", "input", "constant", "item"}  # ops that move nothing
 
 @dataclass(frozen=True)
 class KernelRecord:
-    """One launch: its name, kind (loops, contraction, sort), the op names it computes, bytes it reads and writes,
-    floating-point operations, and its schedule."""
+    """One launch: its name, kind (loops, contraction, sort), the op names it computes, bytes it reads and
+    writes, floating-point operations, and its schedule."""
 
     name: str
     kind: str
@@ -62,7 +62,8 @@ def _bytes(type_: TensorType, hint: dict[str, int]) -> int:
 
 
 def bytes_of_graph(graph: Graph, hint: dict[str, int]) -> int:
-    """Traffic when every op reads its operands and writes its result; reshapes are free, constants of one number too."""
+    """Traffic when every op reads its operands and writes its result; reshapes are free, constants of one
+    number too."""
     total = 0
     for node in graph.nodes():
         if node.op.name in FREE:

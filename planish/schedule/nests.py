@@ -1,8 +1,8 @@
 """The loop nest of one root: which axes can be shared with others, and the stages that compute and store it.
 
-A root has a space: its `kept` axes, which index its buffer, and (of reductions, scans, sorts) further axes inside. A
-group of roots that shares its first p axes makes one kernel (fuse.py). `write` gives the stages of a root for given
-shared index values.
+A root has a space: its `kept` axes, which index its buffer, and (of reductions, scans, sorts) further axes
+inside. A group of roots that shares its first p axes makes one kernel (fuse.py). `write` gives the stages of
+a root for given shared index values.
 """
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from typing import Any
 from planish.errors import UnsupportedOp
 from planish.ir.node import Node
 from planish.schedule.kernel import Axis, Buffer, Const, Index, Result, Scalar, Sort, Stage, Store
-from planish.schedule.scalars import Point, Scalars, apply, both, cast_to, clamped, has_index_map, wrapped_signed
+from planish.schedule.scalars import (
+    Point,
+    Scalars,
+    apply,
+    both,
+    cast_to,
+    clamped,
+    has_index_map,
+    wrapped_signed,
+)
 from planish.types import BOOL, INT64, Dim, DType, Shape
 from planish.types.dim import is_nonnegative
 
@@ -83,8 +92,8 @@ def is_serial(root: Node) -> bool:
 
 @dataclass
 class Writer:
-    """Writes the stages of a group's roots; `shared` are the index values of the shared axes. `point` is where they
-    stand among the axes of the root being written, those of size 1 included."""
+    """Writes the stages of a group's roots; `shared` are the index values of the shared axes. `point` is
+    where they stand among the axes of the root being written, those of size 1 included."""
 
     scalars: Scalars
     shared: Point

@@ -1,9 +1,9 @@
 """Memory: what values share, and where they live.
 
-In: kernels in order with their buffers. Out: a program. Values take turns in one arena by their live ranges; a pointwise
-kernel may write over an input it reads for the last time; reshapes are views and take no memory.
-Static sizes are placed greedily by size (Pisarchyk & Lee, Efficient memory management for deep neural net inference,
-2020); of symbolic sizes those written alike take turns.
+In: kernels in order with their buffers. Out: a program. Values take turns in one arena by their live ranges;
+a pointwise kernel may write over an input it reads for the last time; reshapes are views and take no memory.
+Static sizes are placed greedily by size (Pisarchyk & Lee, Efficient memory management for deep neural net
+inference, 2020); of symbolic sizes those written alike take turns.
 """
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ ALIGN = 64
 
 @dataclass
 class MemoryReport:
-    """Bytes at the hinted sizes: every intermediate on its own, the arena, and the most that is live at once."""
+    """Bytes at the hinted sizes: every intermediate on its own, the arena, and the most that is live at
+    once."""
 
     naive: int = 0
     planned: int = 0
@@ -90,8 +91,8 @@ class _Planner:
     # --- order and barriers
 
     def with_barriers(self, given: Sequence[Step]) -> tuple[Step, ...]:
-        """Barriers where a launch touches what an earlier one wrote, or writes what an earlier one reads, and before
-        whatever is not a launch; inside loops and choices too."""
+        """Barriers where a launch touches what an earlier one wrote, or writes what an earlier one reads, and
+        before whatever is not a launch; inside loops and choices too."""
         steps: list[Step] = []
         written: set[str] = set()
         read: set[str] = set()
@@ -251,7 +252,8 @@ def _place_symbolic(values: Iterable[Value], start: Dim) -> tuple[dict[str, Dim]
 
 
 def writes_over(launch: Launch, new: str, old: str) -> bool:
-    """Whether a launch may write its result `new` over the buffer `old`: whatever it reads of it, it reads first."""
+    """Whether a launch may write its result `new` over the buffer `old`: whatever it reads of it, it reads
+    first."""
     pairs = set(_overwritable(launch.kernel))
     targets = [b.name for b, name in zip(launch.kernel.outputs, launch.writes, strict=True) if name == new]
     sources = [b.name for b, name in zip(launch.kernel.inputs, launch.reads, strict=True) if name == old]
@@ -259,7 +261,8 @@ def writes_over(launch: Launch, new: str, old: str) -> bool:
 
 
 def _overwritable(kernel: Kernel) -> list[tuple[str, str]]:
-    """(output, input) pairs of a pointwise kernel where the input is read only at the point that is written."""
+    """(output, input) pairs of a pointwise kernel where the input is read only at the point that is
+    written."""
     if kernel.tile is not None or kernel.serial or any(not isinstance(s, Stage) or s.axes for s in kernel.stages):
         return []
     if any(s.name == "stream" for s in kernel.steps):

@@ -1,7 +1,7 @@
 """The graph in the form the loops want it: fewer ways to say a thing.
 
-Reductions drop their axes and reshape afterwards, large ones have two levels (partial.py); a convolution or window that pads or spreads its operand does so by a
-`pad` of its own, so that its index maps are affine.
+Reductions drop their axes and reshape afterwards, large ones have two levels (partial.py); a convolution or
+window that pads or spreads its operand does so by a `pad` of its own, so that its index maps are affine.
 """
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ def is_scalar(index: Any) -> bool:
 
 
 class Rebuilder:
-    """Rebuilds stages: `scalar` maps each expression (its operands already mapped), `dim` each index expression."""
+    """Rebuilds stages: `scalar` maps each expression (its operands already mapped), `dim` each index
+    expression."""
 
     def __init__(self, scalar: Callable[[Scalar], Scalar] = lambda s: s, dim: Callable[[Dim], Dim] = lambda d: d,
                  axis: Callable[[Axis], Axis] = lambda a: a):

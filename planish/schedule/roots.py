@@ -1,8 +1,9 @@
 """Which nodes get memory of their own.
 
-In: a graph. Out: the nodes that are computed by a kernel and stored ("roots"), in graph order; every other node is
-inlined into the kernels that need it. A node is a root when it has no index map (reductions, contractions, sorts), when
-it is an output, or when two or more roots need it and computing it anew would cost more than reading it back.
+In: a graph. Out: the nodes that are computed by a kernel and stored ("roots"), in graph order; every other
+node is inlined into the kernels that need it. A node is a root when it has no index map (reductions,
+contractions, sorts), when it is an output, or when two or more roots need it and computing it anew would cost
+more than reading it back.
 """
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ INLINE_LIMIT = 300  # nodes inlined into one kernel
 
 
 def choose_roots(graph: Graph, hint: dict[str, int]) -> list[Node]:
-    """The nodes to store, operands before users. Inputs and constants have memory already and are not listed."""
+    """The nodes to store, operands before users. Inputs and constants have memory already and are not
+    listed."""
     chooser = _Chooser(graph, hint)
     return [n for n in graph.nodes() if n in chooser.roots]
 
@@ -85,8 +87,8 @@ class _Chooser:
         return any(self.needs_memory(user, further) for further in self.users[user])
 
     def repeats(self, node: Node, user: Node) -> bool:
-        """Whether inlining into `user` computes `node` many times in the innermost loop: broadcast along outer axes,
-        or read at two different indices."""
+        """Whether inlining into `user` computes `node` many times in the innermost loop: broadcast along
+        outer axes, or read at two different indices."""
         if user.op.name in ("take", "take_along", "gather_nd"):
             return True
         count, space = self.count(node), self.count(user)

@@ -1,8 +1,8 @@
 """A node's value at an index, as a scalar expression: the index map of every op that is one.
 
-In: a node and an index into its shape (`Dim`s over loop axes, or scalar expressions for gathers). Out: the expression,
-down to loads of materialised buffers. An op that is not here (a reduction, a contraction, a sort...) is materialised by
-a kernel of its own and only ever loaded.
+In: a node and an index into its shape (`Dim`s over loop axes, or scalar expressions for gathers). Out: the
+expression, down to loads of materialised buffers. An op that is not here (a reduction, a contraction, a
+sort...) is materialised by a kernel of its own and only ever loaded.
 """
 from __future__ import annotations
 
@@ -14,7 +14,20 @@ import numpy as np
 
 from planish.ir.node import Node
 from planish.schedule.kernel import Apply, Buffer, Const, Index, Load, Scalar
-from planish.types import BOOL, INT64, UINT32, UINT64, Dim, DType, Expr, Shape, Symbol, bounds, evaluate_dim, symbols_of
+from planish.types import (
+    BOOL,
+    INT64,
+    UINT32,
+    UINT64,
+    Dim,
+    DType,
+    Expr,
+    Shape,
+    Symbol,
+    bounds,
+    evaluate_dim,
+    symbols_of,
+)
 from planish.types.dim import is_nonnegative, maximum, minimum
 
 Point = tuple[Dim | Scalar, ...]
@@ -68,9 +81,9 @@ def splat_of(node: Node) -> float | int | bool | None:
 
 
 class Scalars:
-    """Writes expressions. `buffers` has the materialised nodes; `views` collects buffers that look at another's memory
-    in another shape (view name -> name of the buffer it looks at). Reshapes of the nodes in `indexed` are written as
-    index maps instead, so that one can see which of their points are read."""
+    """Writes expressions. `buffers` has the materialised nodes; `views` collects buffers that look at
+    another's memory in another shape (view name -> name of the buffer it looks at). Reshapes of the nodes in
+    `indexed` are written as index maps instead, so that one can see which of their points are read."""
 
     def __init__(self, buffers: dict[Node, Buffer], indexed: frozenset[Node] = frozenset()):
         self.buffers, self.indexed = buffers, indexed
@@ -96,7 +109,8 @@ class Scalars:
         return self.meaning(node, index)
 
     def meaning(self, node: Node, index: Point) -> Scalar:
-        """The expression of the node's own op, even when the node is materialised (its own kernel writes this)."""
+        """The expression of the node's own op, even when the node is materialised (its own kernel writes
+        this)."""
         if node.op.has("pointwise"):
             args = tuple(self.at(o, broadcast_index(index, o.shape)) for o in node.operands)
             return Apply(node.op.name, args, node.dtype)
@@ -433,7 +447,8 @@ UNKNOWN = 32  # what a size counts as that nothing is known about
 
 
 def hinted(dim: Dim, hint: dict[str, int]) -> int:
-    """A size for estimates: at the hinted symbols, else as if an unknown size were UNKNOWN, within its range."""
+    """A size for estimates: at the hinted symbols, else as if an unknown size were UNKNOWN, within its
+    range."""
     if isinstance(dim, int):
         return dim
     return evaluate_dim(dim, {n: hint.get(n, _guess(s)) for n, s in symbols_of(dim).items()})

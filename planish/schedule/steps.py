@@ -1,4 +1,5 @@
-"""Schedule steps: each takes a kernel and gives an equal one that runs faster, and is recorded in `kernel.steps`.
+"""Schedule steps: each takes a kernel and gives an equal one that runs faster, and is recorded in
+`kernel.steps`.
 
     collapse   for i in m, j in n            ->  for i in m*n                    (memory walked as one row)
     jam        for a in n: A; for b in n: B  ->  for a in n: A; B                (one loop, values stay in registers)
@@ -114,7 +115,8 @@ class _Merge(Rebuilder):
 
 
 def _adjacent(access: Access, outer: Axis, inner: Axis) -> int | None:
-    """Where `outer, inner` stand side by side and whole in an index; -1 when neither occurs; None otherwise."""
+    """Where `outer, inner` stand side by side and whole in an index; -1 when neither occurs; None
+    otherwise."""
     names = {outer.name, inner.name}
     used = [k for k, i in enumerate(access.index) if is_scalar(i) or names & set(symbols_of(i))]
     used = [k for k in used if not is_scalar(access.index[k]) or _scalar_uses(access.index[k], names)]
@@ -139,7 +141,8 @@ def _merge_axes(buffer: Buffer, at: int) -> Buffer:
 # --- jam
 
 def jam(kernel: Kernel) -> Kernel:
-    """Run consecutive stages over equal axes in one loop, where the later reads of the earlier only its own point."""
+    """Run consecutive stages over equal axes in one loop, where the later reads of the earlier only its own
+    point."""
     stages: list[Stage | Sort] = []
     run: list[Stage] = []
     for stage in kernel.stages:

@@ -1,5 +1,16 @@
 """What a tensor is, before any operation: element types, sizes, tensor types."""
-from planish.types.dim import Dim, Expr, Symbol, bounds, evaluate_dim, is_static, parse_dim, substitute, symbol, symbols_of
+from planish.types.dim import (
+    Dim,
+    Expr,
+    Symbol,
+    bounds,
+    evaluate_dim,
+    is_static,
+    parse_dim,
+    substitute,
+    symbol,
+    symbols_of,
+)
 from planish.types.dtype import (
     BFLOAT16,
     BOOL,

@@ -1,8 +1,9 @@
-"""Symbolic sizes: a `Dim` is an int or an `Expr`, a polynomial with integer coefficients over symbols and quotients.
+"""Symbolic sizes: a `Dim` is an int or an `Expr`, a polynomial with integer coefficients over symbols and
+quotients.
 
-In: ints, symbols with ranges, + - * // %. Out: a canonical form, so that equal sizes are equal objects by `==`, and
-bounds for guards. Loop index expressions use the same class, with loop axes as symbols.
-Quotients floor and remainders take the divisor's sign, as Python's do. Terms that a divisor divides leave the quotient
+In: ints, symbols with ranges, + - * // %. Out: a canonical form, so that equal sizes are equal objects by
+`==`, and bounds for guards. Loop index expressions use the same class, with loop axes as symbols. Quotients
+floor and remainders take the divisor's sign, as Python's do. Terms that a divisor divides leave the quotient
 when the rest provably lies in [0, divisor) (the usual mixed-radix simplification of linearised indices).
 """
 from __future__ import annotations
@@ -17,7 +18,8 @@ from planish.errors import ParseError
 
 @dataclass(frozen=True)
 class Symbol:
-    """A named unknown with an inclusive range; `high` may be another size (`i` of `for i in range(N)` has N - 1)."""
+    """A named unknown with an inclusive range; `high` may be another size (`i` of `for i in range(N)` has N -
+    1)."""
 
     name: str
     low: int = 0
@@ -302,7 +304,8 @@ def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
 
 
 def is_nonnegative(dim: Dim) -> bool:
-    """True when dim >= 0 follows from the ranges; a symbol bounded by another size is replaced by that bound."""
+    """True when dim >= 0 follows from the ranges; a symbol bounded by another size is replaced by that
+    bound."""
     for _ in range(4):
         low = bounds(dim)[0]
         if low is not None and low >= 0:

@@ -67,7 +67,8 @@ _BY_NAME = {d.name: d for d in DTYPES} | {d.short: d for d in DTYPES}
 
 
 def dtype_of(what: object) -> DType:
-    """The DType of a name ("float32", "f32"), a NumPy dtype, scalar type or array. Raises UnsupportedDType."""
+    """The DType of a name ("float32", "f32"), a NumPy dtype, scalar type or array. Raises
+    UnsupportedDType."""
     if isinstance(what, DType):
         return what
     if isinstance(what, str) and what in _BY_NAME:

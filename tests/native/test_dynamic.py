@@ -97,7 +97,8 @@ def test_every_size(name: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["native", "library"])
 def test_sizes_out_of_range(strategy: Any) -> None:
-    """Each symbol is held to its own range, also where another range depends on it, and says so by its own name."""
+    """Each symbol is held to its own range, also where another range depends on it, and says so by its own
+    name."""
     few = symbol("few", 2, 5)
     within = symbol("within", 0, few - 1)
     x, y = (input_node(n, TensorType(FLOAT32, (d, 3))) for n, d in (("x", few), ("y", within)))

@@ -31,8 +31,8 @@ Scope = dict[str, Value]
 def translate_model(model: Model, known: Known | None, constants: Mapping[str, Any] | None) -> Graph:
     """The graph of a model. Raises ModelError and UnsupportedOp.
 
-    A model is taken to be right about its own sizes: where it only holds together if a symbol has a bound (the first n
-    of 512 rows beside something with n rows), the symbol gets that bound, and a call checks it.
+    A model is taken to be right about its own sizes: where it only holds together if a symbol has a bound
+    (the first n of 512 rows beside something with n rows), the symbol gets that bound, and a call checks it.
     """
     known = dict(known or {})
     while True:

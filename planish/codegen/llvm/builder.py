@@ -1,8 +1,8 @@
 """A small writer of LLVM IR text.
 
-In: typed values and operations, in program order. Out: the text of one LLVM module. Text, not llvmlite's object model,
-because writing and parsing text is several times faster and what is written can be read. Types are LLVM's own
-spellings ("float", "<8 x float>", "i64", "ptr"); nothing here knows about tensors.
+In: typed values and operations, in program order. Out: the text of one LLVM module. Text, not llvmlite's
+object model, because writing and parsing text is several times faster and what is written can be read. Types
+are LLVM's own spellings ("float", "<8 x float>", "i64", "ptr"); nothing here knows about tensors.
 """
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ def literal(element: str, number: float | int | bool) -> str:
 
 @dataclass
 class Module:
-    """Functions, globals and declarations of one translation unit. `lacks` names what the machine has no instruction
-    for: "fma", "half" (conversion of float16)."""
+    """Functions, globals and declarations of one translation unit. `lacks` names what the machine has no
+    instruction for: "fma", "half" (conversion of float16)."""
 
     triple: str
     lacks: frozenset[str] = frozenset()
-    functions: list["Builder"] = field(default_factory=list)
+    functions: list[Builder] = field(default_factory=list)
     declarations: dict[str, str] = field(default_factory=dict)
     globals: dict[str, str] = field(default_factory=dict)
     attributes: str = "nounwind"
 
     def function(self, name: str, parameters: Sequence[tuple[str, str]], result: str = "void",
-                 linkage: str = "", attributes: str = "") -> "Builder":
+                 linkage: str = "", attributes: str = "") -> Builder:
         """Open a function; a parameter is (type with attributes, name): ("ptr noalias", "x")."""
         builder = Builder(self, name, list(parameters), result, linkage, attributes)
         self.functions.append(builder)
@@ -179,13 +179,14 @@ class Builder:
         return self.value(result, text)
 
     def intrinsic(self, name: str, *arguments: Value, overloads: Sequence[str] = ()) -> Value:
-        """An `llvm.*` intrinsic overloaded on its first operand (or on `overloads`), result of the same type."""
+        """An `llvm.*` intrinsic overloaded on its first operand (or on `overloads`), result of the same
+        type."""
         suffix = ".".join(mangle(t) for t in (overloads or [arguments[0].type]))
         return self.call(f"llvm.{name}.{suffix}", arguments[0].type, arguments)
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:
-        """x * y + z rounded once. Without the instruction, of floats by way of double (the product is exact there; two
-        roundings meet in some 2^-29 of all cases), of doubles by the C library, lane by lane."""
+        """x * y + z rounded once. Without the instruction, of floats by way of double (the product is exact
+        there; two roundings meet in some 2^-29 of all cases), of doubles by the C library, lane by lane."""
         if "fma" not in self.module.lacks or element_of(x.type) != "float":
             return self.intrinsic("fma", x, y, z)
         wide = vector("double", lanes_of(x.type))
@@ -226,21 +227,22 @@ class Builder:
     def ret(self, x: Value | None = None) -> None:
         self.do("ret void" if x is None else f"ret {x}")
 
-    def loop(self, start: Value, stop: Value, step: Value, carry: Sequence[Value] = (), hint: str = "loop") -> "Loop":
+    def loop(self, start: Value, stop: Value, step: Value, carry: Sequence[Value] = (), hint: str = "loop") -> Loop:
         """`for index in range(start, stop, step)` with values carried round; close it with `Loop.end`."""
         return Loop(self, start, stop, step, list(carry), hint)
 
-    def repeat(self, hint: str = "while") -> "While":
+    def repeat(self, hint: str = "while") -> While:
         """`while True:`, left where a `While.test` fails; close it with `While.end`."""
         return While(self, hint)
 
-    def when(self, condition: Value, hint: str = "then") -> "When":
+    def when(self, condition: Value, hint: str = "then") -> When:
         """`if condition:` without values; close it with `When.end`."""
         return When(self, condition, hint)
 
 
 class Loop:
-    """A counted loop (signed compare, zero trips allowed). `index` and `carry` hold inside; `end` gives the results."""
+    """A counted loop (signed compare, zero trips allowed). `index` and `carry` hold inside; `end` gives the
+    results."""
 
     def __init__(self, b: Builder, start: Value, stop: Value, step: Value, carry: list[Value], hint: str):
         self.b, self.step = b, step

@@ -1,9 +1,11 @@
-"""Contractions as LLVM IR: register tiles over packed panels, the epilogue while the results are in registers.
+"""Contractions as LLVM IR: register tiles over packed panels, the epilogue while the results are in
+registers.
 
-In: a kernel with a `RegisterTile`. Out: a function of the same form as loops.py writes. Blocking is by the left operand's
-rows and groups of panels: the panels of a group stay in the second-level cache while all rows pass, a tile's rows in the
-first while the group's panels pass. Threads take ranges of rows when there are enough, else ranges of panels.
-Accumulation over k is in one fixed order, with fused multiply-add where the machine has it (not in strict numerics).
+In: a kernel with a `RegisterTile`. Out: a function of the same form as loops.py writes. Blocking is by the
+left operand's rows and groups of panels: the panels of a group stay in the second-level cache while all rows
+pass, a tile's rows in the first while the group's panels pass. Threads take ranges of rows when there are
+enough, else ranges of panels. Accumulation over k is in one fixed order, with fused multiply-add where the
+machine has it (not in strict numerics).
 """
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ tail go through the same formula and agree bit for bit. No fast-math flag is eve
 other kernels, which honour NaN and inf too. "strict" uses the kernels of "default": transcendental functions
 are planish's own in both, within `math.ULP` of the true value, and every other operation is exact.
 
-Best on targets with fused multiply-add, rounding and float16 conversion instructions (x86-64-v3, any AArch64);
-elsewhere LLVM calls fma (of doubles), floor and the like from the C library, lane by lane.
+Best on targets with fused multiply-add, rounding and float16 conversion instructions (x86-64-v3, any
+AArch64); elsewhere LLVM calls fma (of doubles), floor and the like from the C library, lane by lane.
 """
 from __future__ import annotations
 

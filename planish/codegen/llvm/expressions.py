@@ -1,8 +1,8 @@
 """Scalar expressions, index expressions, loads and stores of a kernel, as LLVM instructions.
 
-Values are computed once, in the outermost loop that has what they need: before a loop is opened, `hoist` writes what its
-body needs and the loop does not change. One axis at a time may be a vector; what changes along it is computed in
-`lanes` lanes, the rest once and repeated.
+Values are computed once, in the outermost loop that has what they need: before a loop is opened, `hoist`
+writes what its body needs and the loop does not change. One axis at a time may be a vector; what changes
+along it is computed in `lanes` lanes, the rest once and repeated.
 """
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ class Scope:
 
 
 def _changes_along(kernel: Kernel) -> dict[str, frozenset[str]]:
-    """The axes along which each stage's result changes: all that its expressions name, its own loops aside."""
+    """The axes along which each stage's result changes: all that its expressions name, its own loops
+    aside."""
     found: dict[str, frozenset[str]] = {}
     for stage in kernel.stages:
         inside = list(walk(*stage_values(stage)))
@@ -100,7 +101,8 @@ class Expressions:
     # --- what an expression depends on
 
     def depends(self, scalar: Scalar) -> frozenset[str]:
-        """The axes and symbols along which a value changes; `written` buffers count as the pseudo-axis "*"."""
+        """The axes and symbols along which a value changes; `written` buffers count as the pseudo-axis
+        "*"."""
         found = self._depends.get(id(scalar))
         if found is None:
             names: set[str] = set()
@@ -123,7 +125,8 @@ class Expressions:
         return all(n != "*" and self.scope.axis(n) is not None for n in names)
 
     def hoist(self, scalars: Iterable[Scalar]) -> None:
-        """Compute now whatever of the expressions can be: everything above is fixed before the loop that follows."""
+        """Compute now whatever of the expressions can be: everything above is fixed before the loop that
+        follows."""
         for scalar in walk(*scalars):
             if not isinstance(scalar, (Const, Result)) and self.is_ready(self.depends(scalar)):
                 self.value(scalar)
@@ -293,7 +296,8 @@ class Expressions:
         return total
 
     def pointer(self, buffer: Buffer, index: tuple) -> Value:
-        """The address of an element (of lane 0): the row's pointer, known before this loop, and what moves in it."""
+        """The address of an element (of lane 0): the row's pointer, known before this loop, and what moves in
+        it."""
         fixed: Dim = 0
         moving: Dim = 0
         run_time: list[Value] = []

@@ -58,7 +58,8 @@ class Target:
 
     @property
     def lacks(self) -> frozenset[str]:
-        """What there is no instruction for, as `Module` has it: every machine but the oldest x86-64 has all."""
+        """What there is no instruction for, as `Module` has it: every machine but the oldest x86-64 has
+        all."""
         return frozenset({"fma", "half"}) if self.isa == "sse2" else frozenset()
 
     @property

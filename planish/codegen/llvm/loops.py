@@ -17,7 +17,18 @@ from planish.codegen.llvm.builder import Builder, Module, Value, lanes_of
 from planish.codegen.llvm.elementwise import emit
 from planish.codegen.llvm.expressions import Expressions, Scope
 from planish.codegen.llvm.sorting import usable_threads, write_sort
-from planish.schedule.kernel import Axis, Buffer, Kernel, Load, Scalar, Sort, Stage, stage_axes, stage_values, walk
+from planish.schedule.kernel import (
+    Axis,
+    Buffer,
+    Kernel,
+    Load,
+    Scalar,
+    Sort,
+    Stage,
+    stage_axes,
+    stage_values,
+    walk,
+)
 from planish.schedule.nests import identity
 from planish.schedule.steps import streamed
 from planish.types import BOOL, Dim, is_static
@@ -26,7 +37,8 @@ Body = Callable[[int], None]
 
 
 def write_kernel(module: Module, kernel: Kernel, name: str, size_slots: dict[str, int], numerics: str) -> Builder:
-    """Write `kernel` as function `name`; `size_slots` gives the place of each symbol in the table of sizes."""
+    """Write `kernel` as function `name`; `size_slots` gives the place of each symbol in the table of
+    sizes."""
     b = open_function(module, kernel, name)
     LoopWriter(b, kernel, size_slots, numerics).write()
     b.ret()
@@ -39,15 +51,15 @@ def open_function(module: Module, kernel: Kernel, name: str) -> Builder:
 
 
 def _alias(kernel: Kernel, buffer: Buffer) -> str:
-    """Outputs may take the memory of an input that is read at the same points only, so nothing is said of aliasing
-    beyond what is written."""
+    """Outputs may take the memory of an input that is read at the same points only, so nothing is said of
+    aliasing beyond what is written."""
     return "readonly" if buffer in kernel.inputs and buffer not in kernel.outputs else ""
 
 
 @dataclass
 class Accumulators:
-    """The running values of a reduction: `vectors` (one for each of the unrolled vectors) and one for the scalar rest.
-    An argmax keeps positions beside values."""
+    """The running values of a reduction: `vectors` (one for each of the unrolled vectors) and one for the
+    scalar rest. An argmax keeps positions beside values."""
 
     stage: Stage
     vectors: list[Value]
@@ -162,7 +174,8 @@ class LoopWriter:
     # --- one point of the shared axes: the stages in order
 
     def point(self, lanes: int) -> None:
-        """`lanes` > 1: the last shared axis is the vector and every stage computes that many points at once."""
+        """`lanes` > 1: the last shared axis is the vector and every stage computes that many points at
+        once."""
         stages = list(self.kernel.stages)
         while stages:
             if isinstance(stages[0], Sort):
@@ -240,7 +253,8 @@ class LoopWriter:
 
     def vector_trips(self, stages: list[Stage], axis: Axis, carry: list[Value], reductions: list[Accumulators],
                      later: list[Stage | Sort]) -> list[Value]:
-        """The innermost axis: unrolled vectors, single vectors, single elements; loops that can't run are left out."""
+        """The innermost axis: unrolled vectors, single vectors, single elements; loops that can't run are
+        left out."""
         extent = self.e.dim(axis.extent)
         trips = [(axis.lanes, axis.unroll), (axis.lanes, 1), (1, 1)]
         at: Value = self.b.i64(0)

@@ -1,7 +1,7 @@
 """All that makes a program run: its code (as modules not yet compiled), and what it takes and gives.
 
-In: a scheduled program and the types of its graph's outputs. Out: `NativeCode`, whose key names the machine code it
-stands for; LLVM is loaded only when that is not in the cache.
+In: a scheduled program and the types of its graph's outputs. Out: `NativeCode`, whose key names the machine
+code it stands for; LLVM is loaded only when that is not in the cache.
 """
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from planish.types import Dim, is_static
 
 @dataclass(frozen=True)
 class NativeCode:
-    """Code and contract of a program. `outputs` are the types of the program's outputs as the caller sees them."""
+    """Code and contract of a program. `outputs` are the types of the program's outputs as the caller sees
+    them."""
 
     program: Program
     code: ProgramCode
