@@ -25,7 +25,7 @@ class Tree:
         object.__setattr__(self, "_hash", hash((self.kind, self.keys, self.children)))
 
     def __hash__(self) -> int:
-        return self._hash  # type: ignore[attr-defined, no-any-return]
+        return self._hash  # type: ignore[attr-defined]
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         rest = iter(leaves)

@@ -24,7 +24,7 @@ from planish.errors import ParseError, TypeRuleError
 from planish.ir.graph import Graph
 from planish.ir.node import Node, constant, input_node, make_node
 from planish.ops.record import OPS, get_op
-from planish.types import Dim, DType, Expr, Symbol, TensorType, dtype_of, parse_dim, symbol
+from planish.types import Dim, DType, Expr, Symbol, TensorType, dtype_of, evaluate_dim, parse_dim, symbol
 
 INLINE = 16  # constants up to this many elements are written out
 
@@ -72,15 +72,17 @@ class _Printer:
             text = f"  {names[node]} = constant {self.content(node.attributes.array)} : {node.type}"
         else:
             operands = ", ".join(names[o] for o in node.operands)
-            types = node.type if isinstance(node.type, tuple) else (node.type,)
-            text = f"  {names[node]} = {node.op.name}({operands}){self.attributes(node.attributes)} : {', '.join(map(str, types))}"
+            attributes = self.attributes(node.attributes)
+            text = f"  {names[node]} = {node.op.name}({operands}){attributes} : {_types(node)}"
         if node is self.mark:
             text = "->" + text[2:]
         return text + (self.note(graph, node) if self.notes else "")
 
     def note(self, graph: Graph, node: Node) -> str:
         note = graph.note(node)
-        parts = [str(note.location)] * (note.location is not None) + ["by " + " ".join(note.rules)] * bool(note.rules)
+        parts = [] if note.location is None else [str(note.location)]
+        if note.rules:
+            parts.append("by " + " ".join(note.rules))
         return "  # " + ", ".join(parts) if parts else ""
 
     def content(self, array: np.ndarray) -> str:
@@ -129,6 +131,10 @@ def _scalar(value: np.generic) -> str:
     return repr(float(value))
 
 
+def _types(node: Node) -> str:
+    return ", ".join(map(str, node.type if isinstance(node.type, tuple) else (node.type,)))
+
+
 def _where(symbols: Mapping[str, Symbol]) -> str:
     ranges = [f"{s.name} in {s.low}..{'' if s.high is None else s.high}" for s in symbols.values()]
     return " where " + ", ".join(ranges) if ranges else ""
@@ -158,7 +164,8 @@ class _Parser:
         self.symbols: dict[str, Dim] = {}
 
     def graph(self, index: int) -> Graph:
-        lines = [line.split("  # ")[0].strip().removeprefix("->").strip() for line in self.sources[index].splitlines()]
+        lines = [line.split("  # ")[0].strip() for line in self.sources[index].splitlines()]
+        lines = [line.removeprefix("->").strip() for line in lines]
         lines = [line for line in lines if line and not line.startswith("#")]
         head = _HEAD.match(lines[0])
         if not head or lines[-1] != "}":
@@ -169,7 +176,8 @@ class _Parser:
         for one in _split(head.group(2)):
             name, _, type_ = one.partition(": ")
             nodes[name.strip()] = input_node(name.strip()[1:], self.type(type_))
-        inputs, effects, outputs = tuple(nodes.values()), [], ()
+        inputs, effects = tuple(nodes.values()), []
+        outputs: tuple[Node, ...] = ()
         for line in lines[1:-1]:
             if line.startswith("return"):
                 outputs = tuple(self.find(nodes, n, line) for n in _split(line[6:]))
@@ -204,7 +212,7 @@ class _Parser:
                              op.make_attributes(self.attribute_values(attributes or "")))
         except TypeRuleError as error:
             raise ParseError(f"{line!r}: {error}") from error
-        stated = ", ".join(str(t) for t in (node.type if isinstance(node.type, tuple) else (node.type,)))
+        stated = _types(node)
         if stated != type_.strip():
             raise ParseError(f"{line!r}: the type by {op_name}'s rule is {stated}")
         nodes["%" + name] = node
@@ -216,19 +224,22 @@ class _Parser:
                 raise ParseError(f"no weights for {content}")
             return constant(self.weights[content[1:]])
         values = [_number(v) for v in _split(content[1:-1])]
-        return constant(np.array(values, wanted.dtype.numpy).reshape([int(d) for d in wanted.shape]))
+        shape = [evaluate_dim(d, {}) for d in wanted.shape]
+        return constant(np.array(values, wanted.dtype.numpy).reshape(shape))
 
     def type(self, text: str) -> TensorType:
         found = _TYPE.match(text.strip())
         if not found:
             raise ParseError(f"{text!r} is not a type")
-        return TensorType(dtype_of(found.group(1)), tuple(parse_dim(d, self.symbols) for d in _split(found.group(2))))
+        shape = tuple(parse_dim(d, self.symbols) for d in _split(found.group(2)))
+        return TensorType(dtype_of(found.group(1)), shape)
 
     def attribute_values(self, text: str) -> dict[str, Any]:
         if not text:
             return {}
         call = ast.parse(f"f({text})", mode="eval").body
-        return {k.arg: self.value(k.value) for k in call.keywords}
+        assert isinstance(call, ast.Call)
+        return {k.arg: self.value(k.value) for k in call.keywords if k.arg is not None}
 
     def value(self, node: ast.AST) -> Any:
         if isinstance(node, ast.Constant):
@@ -241,18 +252,16 @@ class _Parser:
         if text.lstrip("-") in ("inf", "nan"):
             return float(text)
         if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant):
-            return -node.operand.value
+            return ast.literal_eval(node)
         if isinstance(node, ast.Name) and text not in self.symbols:
             return dtype_of(text)
         return parse_dim(text, self.symbols)
 
 
 def _number(text: str) -> Any:
-    return {"True": True, "False": False}.get(text) if text in ("True", "False") else float(text) if _is_float(text) else int(text)
-
-
-def _is_float(text: str) -> bool:
-    return any(c in text for c in ".en")
+    if text in ("True", "False"):
+        return text == "True"
+    return float(text) if any(c in text for c in ".en") else int(text)
 
 
 def _split(text: str) -> list[str]:

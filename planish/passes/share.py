@@ -34,8 +34,10 @@ class Share:
 def _glance(node: Node) -> tuple[object, bytes]:
     """What a constant's equals share at least: its type and a few elements from all over."""
     array = node.attributes.array
-    places = np.linspace(0, array.size - 1, GLANCES).astype(np.int64) if array.size else []
-    return node.type, array.reshape(-1)[places].tobytes() if array.flags.c_contiguous else b""
+    if array.size == 0 or not array.flags.c_contiguous:
+        return node.type, b""
+    places = np.linspace(0, array.size - 1, GLANCES).astype(np.int64)
+    return node.type, array.reshape(-1)[places].tobytes()
 
 
 @dataclass

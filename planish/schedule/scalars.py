@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,17 +24,22 @@ from planish.types import (
     Expr,
     Shape,
     Symbol,
+    TensorType,
     bounds,
     evaluate_dim,
+    is_static,
     symbols_of,
 )
 from planish.types.dim import is_nonnegative, maximum, minimum
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 Point = tuple[Dim | Scalar, ...]
 SPLAT = 4096  # constants up to this many elements are looked at for one repeated value
 
 
-def is_dim(index: Dim | Scalar) -> bool:
+def is_dim(index: Dim | Scalar) -> TypeIs[Dim]:
     return isinstance(index, (int, Expr))
 
 
@@ -125,7 +130,7 @@ class Scalars:
             return None
         key = (self.views.get(base.name, base.name), node.shape)
         if key not in self._view_buffers:
-            view = Buffer(f"{key[0]}_as{len(self._view_buffers)}", node.type)
+            view = Buffer(f"{key[0]}_as{len(self._view_buffers)}", TensorType(node.dtype, node.shape))
             self._view_buffers[key] = view
             self.views[view.name] = key[0]
         return self._view_buffers[key]
@@ -195,10 +200,11 @@ def _smaller(a: Dim, b: Dim) -> bool:
 
 
 def _linear(index: list[Dim | Scalar], sizes: list[Dim]) -> Dim | Scalar:
-    if all(map(is_dim, index)):
+    dims = [i for i in index if is_dim(i)]
+    if len(dims) == len(index):
         total: Dim = 0
-        for i, size in zip(index, sizes):
-            total = total * size + i
+        for at, size in zip(dims, sizes):
+            total = total * size + at
         return total
     value: Scalar = Const(0, INT64)
     for i, size in zip(index, sizes):
@@ -246,7 +252,8 @@ def _transpose(s: Scalars, node: Node, index: Point) -> Scalar:
 
 def _slice(s: Scalars, node: Node, index: Point) -> Scalar:
     a = node.attributes
-    return s.at(node.operands[0], tuple(_plus(_times(i, step), start) for i, start, step in zip(index, a.starts, a.steps)))
+    source = (_plus(_times(i, step), start) for i, start, step in zip(index, a.starts, a.steps))
+    return s.at(node.operands[0], tuple(source))
 
 
 def _reverse(s: Scalars, node: Node, index: Point) -> Scalar:
@@ -258,6 +265,10 @@ def clamped(i: Dim | Scalar, size: Dim) -> Dim | Scalar:
     """`i` brought into [0, size - 1]; what provably is there stays as it is."""
     if is_dim(i):
         return maximum(minimum(i, size - 1), 0)
+    return clamped_scalar(i, size)
+
+
+def clamped_scalar(i: Scalar, size: Dim) -> Scalar:
     return apply("maximum", apply("minimum", i, Index(size - 1)), Const(0, INT64))
 
 
@@ -326,12 +337,13 @@ def _size(s: Scalars, node: Node, index: Point) -> Scalar:
 def wrapped_signed(i: Scalar, size: Dim) -> Scalar:
     """A run-time index of which a negative one counts from the end; it may still be out of range."""
     i = cast_to(i, INT64)
-    return apply("select", apply("lt", i, Const(0, INT64), dtype=BOOL), apply("add", i, Index(size)), i, dtype=INT64)
+    negative = apply("lt", i, Const(0, INT64), dtype=BOOL)
+    return apply("select", negative, apply("add", i, Index(size)), i, dtype=INT64)
 
 
 def wrapped(i: Scalar, size: Dim) -> Scalar:
     """A run-time index as the op table has it: negative counts from the end, then clamped into range."""
-    return clamped(wrapped_signed(i, size), size)
+    return clamped_scalar(wrapped_signed(i, size), size)
 
 
 def _take(s: Scalars, node: Node, index: Point) -> Scalar:
@@ -353,13 +365,14 @@ def _gather_nd(s: Scalars, node: Node, index: Point) -> Scalar:
     batch = node.attributes.batch_dims
     outer = index[:where.ndim - 1]
     depth = where.shape[-1]
-    picked = tuple(wrapped(s.at(where, (*outer, k)), x.shape[batch + k]) for k in range(int(depth)))
+    assert is_static(depth)
+    picked = tuple(wrapped(s.at(where, (*outer, k)), x.shape[batch + k]) for k in range(depth))
     return s.at(x, (*outer[:batch], *picked, *index[where.ndim - 1:]))
 
 
 def start_of(s: Scalars, node: Node, size: Dim, extent: Dim) -> Scalar:
     """A run-time start of a window of `size` in an axis: as an index, then so that the window fits."""
-    return clamped(wrapped_signed(s.at(node, ()), extent), extent - size + 1)
+    return clamped_scalar(wrapped_signed(s.at(node, ()), extent), extent - size + 1)
 
 
 def _dynamic_slice(s: Scalars, node: Node, index: Point) -> Scalar:
@@ -404,6 +417,12 @@ def _dynamic_update_slice(s: Scalars, node: Node, index: Point) -> Scalar:
     return apply("select", both(inside), s.at(update, tuple(source)), s.at(x, index), dtype=node.dtype)
 
 
+def _joined(low: Scalar, high: Scalar) -> Scalar:
+    """Two 32-bit words as one of 64."""
+    return apply("bitwise_or", apply("shift_left", cast_to(high, UINT64), Const(32, UINT64)),
+                 cast_to(low, UINT64))
+
+
 def _random_bits(s: Scalars, node: Node, index: Point) -> Scalar:
     linear = _linear(list(index), list(node.shape))
     wide = node.dtype is UINT64
@@ -413,9 +432,7 @@ def _random_bits(s: Scalars, node: Node, index: Point) -> Scalar:
     key = [s.at(node.operands[0], (k,)) for k in range(2)]
     words = _philox(counter, key)
     if wide:
-        pairs = [apply("bitwise_or", apply("shift_left", cast_to(h, UINT64), Const(32, UINT64)), cast_to(low, UINT64))
-                 for low, h in ((words[0], words[1]), (words[2], words[3]))]
-        words = pairs
+        words = [_joined(*words[:2]), _joined(*words[2:])]
     value = words[0]
     for k in range(1, len(words)):
         chosen = apply("eq", position, Const(k, INT64), dtype=BOOL)
@@ -432,9 +449,10 @@ def _constant(s: Scalars, node: Node, index: Point) -> Scalar:
 
 
 INDEX_MAPS: dict[str, Callable[[Scalars, Node, Point], Any]] = {
-    "reshape": _reshape, "broadcast_to": _broadcast_to, "transpose": _transpose, "slice": _slice, "reverse": _reverse,
-    "pad": _pad, "concat": _concat, "iota": _iota, "size": _size, "take": _take, "take_along": _take_along, "gather_nd": _gather_nd,
-    "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice, "random_bits": _random_bits, "check": _check,
+    "reshape": _reshape, "broadcast_to": _broadcast_to, "transpose": _transpose, "slice": _slice,
+    "reverse": _reverse, "pad": _pad, "concat": _concat, "iota": _iota, "size": _size, "take": _take,
+    "take_along": _take_along, "gather_nd": _gather_nd, "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice, "random_bits": _random_bits, "check": _check,
 }
 
 

@@ -1,5 +1,4 @@
-"""Symbolic sizes: a `Dim` is an int or an `Expr`, a polynomial with integer coefficients over symbols and
-quotients.
+"""Symbolic sizes: a `Dim` is an int or an `Expr`, a whole-numbered polynomial over symbols and quotients.
 
 In: ints, symbols with ranges, + - * // %. Out: a canonical form, so that equal sizes are equal objects by
 `==`, and bounds for guards. Loop index expressions use the same class, with loop axes as symbols. Quotients
@@ -11,9 +10,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Union
+from typing import TYPE_CHECKING
 
 from planish.errors import ParseError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Symbol:
     @property
     def requirement(self) -> str:
         """What a size is told that is out of range."""
-        return f"{self.name} is to be " + (f"{self.low} or more" if self.high is None else f"from {self.low} to {self.high}")
+        limits = f"{self.low} or more" if self.high is None else f"from {self.low} to {self.high}"
+        return f"{self.name} is to be {limits}"
 
     # Equal only with equal ranges: what was proved of one must hold of the other.
     def __hash__(self) -> int:
@@ -68,7 +71,7 @@ class Extreme:
         return f"{self.which}({self.left}, {self.right})"
 
 
-Atom = Union[Symbol, Quotient, Remainder, Extreme]
+Atom = Symbol | Quotient | Remainder | Extreme
 Monomial = tuple[Atom, ...]
 
 
@@ -86,7 +89,9 @@ class Expr:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms)
+        if self is other:
+            return True
+        return isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms
 
     def __add__(self, other: Dim) -> Dim:
         return _collect([*self.terms, *_terms(other)])
@@ -118,7 +123,8 @@ class Expr:
         return _divide(other, self)[1]
 
     def __bool__(self) -> bool:
-        raise TypeError(f"the truth of the symbolic size {self} is not known; compare with == or use bounds()")
+        raise TypeError(f"the truth of the symbolic size {self} is not known; "
+                        "compare with == or use bounds()")
 
     def __str__(self) -> str:
         text = ""
@@ -132,7 +138,7 @@ class Expr:
     __repr__ = __str__
 
 
-Dim = Union[int, Expr]
+Dim = int | Expr
 
 
 def symbol(name: str, low: int = 0, high: Dim | None = None) -> Expr:
@@ -140,7 +146,7 @@ def symbol(name: str, low: int = 0, high: Dim | None = None) -> Expr:
     return Expr((((Symbol(name, low, high),), 1),))
 
 
-def is_static(dim: Dim) -> bool:
+def is_static(dim: Dim | None) -> TypeIs[int]:
     return isinstance(dim, int)
 
 
@@ -210,8 +216,7 @@ def _divide(numerator: Dim, divisor: Dim) -> tuple[Dim, Dim]:
     inner = _collect(list(_terms(rest)))
     if isinstance(inner, int):
         if isinstance(divisor, int):
-            q, r = divmod(inner, divisor)
-            return whole + q, r
+            return whole + inner // divisor, inner % divisor
         inner = Expr((((), inner),))
     if not _common_divisor(inner, divisor):
         return whole + _atom(Quotient(inner, divisor)), _atom(Remainder(inner, divisor))
@@ -276,7 +281,8 @@ def bounds(dim: Dim) -> tuple[int | None, int | None]:
 
 
 def _monomial_bounds(monomial: Monomial) -> tuple[int | None, int | None]:
-    low, high = 1, 1
+    low: int | None = 1
+    high: int | None = 1
     for atom in monomial:
         a, b = _atom_bounds(atom)
         if a is None or a < 0 or low is None or low < 0:
@@ -291,16 +297,21 @@ def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
     if isinstance(atom, Extreme):
         (a, b), (c, d) = bounds(atom.left), bounds(atom.right)
         if atom.which == "max":
-            return max((x for x in (a, c) if x is not None), default=None), None if None in (b, d) else max(b, d)
-        return None if None in (a, c) else min(a, c), min((x for x in (b, d) if x is not None), default=None)
+            return max(_known(a, c), default=None), None if b is None or d is None else max(b, d)
+        return None if a is None or c is None else min(a, c), min(_known(b, d), default=None)
     (low, high), (dlow, dhigh) = bounds(atom.numerator), bounds(atom.divisor)
     if dlow is None or dlow < 1:
         return None, None
     if isinstance(atom, Remainder):
         return 0, None if dhigh is None else dhigh - 1
-    least = None if low is None else (low // dhigh if low >= 0 and dhigh is not None else 0 if low >= 0 else low // dlow)
     most = None if high is None else (high // dlow if high >= 0 else -1)
-    return least, most
+    if low is None:
+        return None, most
+    return low // dlow if low < 0 else 0 if dhigh is None else low // dhigh, most
+
+
+def _known(*limits: int | None) -> list[int]:
+    return [limit for limit in limits if limit is not None]
 
 
 def is_nonnegative(dim: Dim) -> bool:
@@ -321,8 +332,8 @@ def _push_to_extreme(dim: Dim) -> Dim:
     """Replace one symbol of symbolic high, where it lowers `dim`, by that high: a lower bound of dim."""
     for monomial, coefficient in _terms(dim):
         for atom in monomial:
-            tight = isinstance(atom, Symbol) and isinstance(atom.high, Expr)
-            if tight and coefficient < 0 and monomial.count(atom) == 1 and _appears_once(dim, atom):
+            if isinstance(atom, Symbol) and isinstance(atom.high, Expr) and coefficient < 0 \
+                    and monomial.count(atom) == 1 and _appears_once(dim, atom):
                 return substitute(dim, {atom.name: atom.high})
     return dim
 
@@ -426,7 +437,8 @@ def evaluate_dim(dim: Dim, values: Mapping[str, int]) -> int:
 
 def _factor(dim: Dim) -> str:
     text = str(dim)
-    return text if isinstance(dim, int) or (len(dim.terms) == 1 and "*" not in text and text[0] != "-") else f"({text})"
+    one = is_static(dim) or (len(dim.terms) == 1 and "*" not in text and text[0] != "-")
+    return text if one else f"({text})"
 
 
 def parse_dim(text: str, symbols: Mapping[str, Dim] | None = None) -> Dim:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -66,7 +67,7 @@ _BY_NUMPY = {d.numpy: d for d in DTYPES}
 _BY_NAME = {d.name: d for d in DTYPES} | {d.short: d for d in DTYPES}
 
 
-def dtype_of(what: object) -> DType:
+def dtype_of(what: Any) -> DType:
     """The DType of a name ("float32", "f32"), a NumPy dtype, scalar type or array. Raises
     UnsupportedDType."""
     if isinstance(what, DType):

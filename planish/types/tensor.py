@@ -57,12 +57,13 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     result: list[Dim] = []
     for column in zip(*padded):
-        dim: Dim | None = 1
+        dim: Dim = 1
         for other in column:
-            dim = _broadcast_dim(dim, other)
-            if dim is None:
+            joined = _broadcast_dim(dim, other)
+            if joined is None:
                 listed = " and ".join("(" + ", ".join(map(str, s)) + ")" for s in shapes)
                 sizes = ", ".join(map(str, column))
                 raise TypeRuleError(f"shapes {listed} do not broadcast: sizes {sizes} differ", sizes=column)
+            dim = joined
         result.append(dim)
     return tuple(result)

@@ -298,7 +298,7 @@ implements(np.argmax, method=True)(_position("argmax"))
 implements(np.argmin, method=True)(_position("argmin"))
 
 
-_COUNTS_AS_PYTHON_INT = type(np.count_nonzero(np.zeros(1))) is int  # older releases of NumPy
+_COUNTS_AS_PYTHON_INT = not isinstance(np.count_nonzero(np.zeros(1)), np.generic)  # older releases of NumPy
 
 
 @implements(np.count_nonzero)
