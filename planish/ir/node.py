@@ -49,17 +49,19 @@ class Node(Algebra):
 
     @property
     def shape(self) -> Shape:
-        return self._single().shape
+        return self.tensor.shape
 
     @property
     def dtype(self) -> DType:
-        return self._single().dtype
+        return self.tensor.dtype
 
     @property
     def ndim(self) -> int:
         return len(self.shape)
 
-    def _single(self) -> TensorType:
+    @property
+    def tensor(self) -> TensorType:
+        """The type of a node with one result. TypeRuleError for one with several."""
         if isinstance(self.type, tuple):
             raise TypeRuleError(f"{self.op} has {len(self.type)} results; take one with get_item")
         return self.type
@@ -69,10 +71,12 @@ class Node(Algebra):
         return f"<{self.op} {', '.join(map(str, types))}>"
 
 
+NO_ATTRIBUTES = NoAttributes()
 _interned: WeakValueDictionary[tuple, Node] = WeakValueDictionary()
 
 
-def make_node(op: Op, operands: tuple[Node, ...], attributes: Any = NoAttributes(), type_: Types | None = None) -> Node:
+def make_node(op: Op, operands: tuple[Node, ...], attributes: Any = NO_ATTRIBUTES,
+              type_: Types | None = None) -> Node:
     """The node of this op, operands and attributes; its type by the op's rule (or `type_`, where that is
     known to be what the rule gives). Raises TypeRuleError."""
     key = (op, operands, attributes)

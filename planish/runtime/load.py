@@ -1,6 +1,7 @@
 """From code to something that can be called: the cache is asked first, LLVM only if it has nothing."""
 from __future__ import annotations
 
+from planish import types
 from planish.codegen.llvm.native import NativeCode
 from planish.runtime.blob import Blob
 from planish.runtime.cache import cached_blob
@@ -33,7 +34,8 @@ def spec_of(code: NativeCode) -> ProgramSpec:
     inputs = tuple(_array(code, name, type_) for name, type_ in code.input_types)
     outputs = tuple(_array(code, f"output {k}", type_) for k, type_ in enumerate(code.output_types))
     symbols = len(code.program.symbols)
-    return ProgramSpec(inputs, outputs, symbols, symbols + len(code.code.derived), _dim(code, code.program.arena_bytes),
+    return ProgramSpec(inputs, outputs, symbols, symbols + len(code.code.derived),
+                       _dim(code, code.program.arena_bytes),
                        parallel=code.work > 0, release_gil=_is_long(code),
                        messages={c.code: (c.error, c.message) for c in code.checks} | _ranges(code))
 
@@ -47,7 +49,7 @@ def _array(code: NativeCode, name: str, type_: TensorType) -> ArraySpec:
     return ArraySpec(name, type_.dtype.name, tuple(_dim(code, d) for d in type_.shape))
 
 
-def _dim(code: NativeCode, dim: object) -> Dim:
+def _dim(code: NativeCode, dim: types.Dim) -> Dim:
     return dim if is_static(dim) else DimRef(code.slot(dim))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import TypeVar
 
 from planish.ir.graph import Graph
 from planish.ir.node import Node
@@ -40,6 +41,7 @@ ENOUGH_POINTS = 16      # points of the shared axes that keep the threads busy
 MANY_BUFFERS = 24
 
 Stages = list[Stage | Sort]
+LoadOrStore = TypeVar("LoadOrStore", Load, Store)
 
 
 @dataclass(eq=False)
@@ -80,7 +82,7 @@ class _Fusion:
     def __init__(self, graph: Graph, hint: dict[str, int], merging: bool, prefix: str):
         self.graph, self.hint, self.merging, self.prefix = graph, hint, merging, prefix
         self.roots = choose_roots(graph, hint)
-        self.buffers = {n: Buffer(f"{prefix}b{i}", n.type) for i, n in enumerate(self.with_memory())}
+        self.buffers = {n: Buffer(f"{prefix}b{i}", n.tensor) for i, n in enumerate(self.with_memory())}
         self.by_name = {b.name: n for n, b in self.buffers.items()}
         self.group_of: dict[Node, Group] = {}
         self.groups: list[Group] = []
@@ -169,11 +171,12 @@ class _Fusion:
 
     def refusal(self, group: Group, root: Node, rank: int) -> str:
         spaces = {_shared_shape(r, rank) for r in (*group.roots, root)}
-        if len(spaces) > 1 or None in spaces:
+        space = spaces.pop()
+        if spaces or space is None:
             return "their shared axes differ in size"
         if _of_one_op(*group.roots, root):
             return ""
-        shared = prod(hinted(d, self.hint) for d in next(iter(spaces)))
+        shared = prod(hinted(d, self.hint) for d in space)
         largest = max(map(self.elements, (*group.roots, root)))
         if group.is_contraction and root.op.has("reduction"):
             return "a reduction does not follow a contraction in one kernel"
@@ -324,14 +327,14 @@ class _Local(Rebuilder):
         super().__init__(scalar=self.load)
         self.owned, self.inside, self.rank = owned, inside, rank
         self.lets: dict[str, Result] = {}
-        self.rows = {name: Buffer(name, root.type.with_shape(self.inner(name)), space="row")
+        self.rows = {name: Buffer(name, root.tensor.with_shape(self.inner(name)), space="row")
                      for name, root in owned.items()
                      if root in inside and (name in sorts or any(d != 1 for d in self.inner(name)))}
 
     def inner(self, name: str) -> Shape:
         return parted(self.owned[name], self.owned[name].shape, self.rank)[1]
 
-    def in_row(self, access: Load | Store) -> Load | Store:
+    def in_row(self, access: LoadOrStore) -> LoadOrStore:
         name = access.buffer.name
         row = self.rows.get(name)
         return access if row is None else replace(

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Union
 
 from planish.types import INT64, Dim, DType, Shape, TensorType, symbol, symbols_of
 
@@ -133,7 +132,7 @@ class Apply:
     dtype: DType
 
 
-Scalar = Union[Const, Index, Load, Result, Apply]
+Scalar = Const | Index | Load | Result | Apply
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,10 +152,11 @@ class Stage:
 
     map      combine "": `store` takes `value` at every point. Without axes it is also a name for its value,
              `Result(name)`, and then may have no store
-    reduce   combine is an op (add, mul, maximum, minimum, bitwise_or, bitwise_and) or argmax / argmin; the result,
-             of dtype `dtype`, is `Result(name)` for later stages. Accumulation is in dtype.accumulator
-    scan     running "inclusive" or "exclusive": as reduce over the one axis (none: one point), and every running value
-             is stored, rounded where the stage is in the accumulator of the buffer's dtype
+    reduce   combine is an op (add, mul, maximum, minimum, bitwise_or, bitwise_and) or argmax / argmin; the
+             result, of dtype `dtype`, is `Result(name)` for later stages. Accumulation is in
+             dtype.accumulator
+    scan     running "inclusive" or "exclusive": as reduce over the one axis (none: one point), and every
+             running value is stored, rounded where the stage is in the accumulator of the buffer's dtype
     """
 
     name: str
@@ -246,8 +246,8 @@ class Kernel:
             found.update(dict.fromkeys(n for n in symbols_of(dim) if n not in axes))
         return tuple(found)
 
-    def with_step(self, step: Step, **changes: object) -> Kernel:
-        return replace(self, steps=(*self.steps, step), **changes)
+    def with_step(self, step: Step) -> Kernel:
+        return replace(self, steps=(*self.steps, step))
 
 
 def stage_axes(stage: Stage | Sort) -> tuple[Axis, ...]:

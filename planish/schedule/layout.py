@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planish.schedule.buffers import Buffers
 from planish.schedule.contraction import Roles, choose_roles, is_contraction
-from planish.schedule.kernel import Buffer, Kernel, Store
+from planish.schedule.kernel import Buffer, Kernel, Store, stage_stores
 from planish.schedule.rebuild import replace_buffers
 from planish.schedule.scalars import is_dim
 from planish.types import symbols_of
@@ -36,7 +36,7 @@ def assign_layouts(kernels: list[Kernel], buffers: Buffers, fixed: set[str], hin
 def _better_orders(kernel: Kernel, buffers: Buffers, fixed: set[str], hint: dict[str, int]) -> list[Buffer]:
     if not is_contraction(kernel):
         return []
-    stores = [s.store for s in kernel.stages if s.store is not None]
+    stores = [store for s in kernel.stages for store in stage_stores(s)]
     if any(s.buffer.name in fixed or s.buffer.order for s in stores):
         return []
     now = choose_roles(kernel, hint, buffers)

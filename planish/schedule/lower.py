@@ -122,7 +122,7 @@ class Lowering:
                 inside.views[own] = target
             else:
                 source = own or (inputs[k] if kind == "input" else self.constant(node, inside))
-                copied.append((inside.owner(source), target, single(node)))
+                copied.append((inside.owner(source), target, node.tensor))
         inside.views |= {view: inside.owner(of) for view, of in fused.views.items()}
         steps = self.steps(graph, fused, inside)
         steps += [self.copy(source, target, type_, inside) for source, target, type_ in copied]
@@ -133,7 +133,7 @@ class Lowering:
         """A buffer for a result that is a constant."""
         while node.op.name == "reshape":
             node = node.operands[0]
-        return inside.add(Buffer(f"{self.new_prefix()}c", single(node)), node.attributes.array).name
+        return inside.add(Buffer(f"{self.new_prefix()}c", node.tensor), node.attributes.array).name
 
     def copy(self, source: str, target: str, type_: TensorType, buffers: Buffers) -> Step:
         """A launch that copies a buffer to another."""
@@ -147,12 +147,6 @@ class Lowering:
         if "schedule" not in self.disable:
             kernel = schedule_loops(kernel, self.machine, self.hint)
         return self.launch(kernel, replace(buffers, views={"x": source, "y": target}))
-
-
-def single(node: Node) -> TensorType:
-    """The type of a node with one result."""
-    assert isinstance(node.type, TensorType)
-    return node.type
 
 
 def distinct_outputs(graph: Graph) -> tuple[Graph, Where]:

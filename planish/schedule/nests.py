@@ -23,7 +23,7 @@ from planish.schedule.scalars import (
     has_index_map,
     wrapped_signed,
 )
-from planish.types import BOOL, INT64, Dim, DType, Shape
+from planish.types import BOOL, INT64, Dim, DType, Shape, is_static
 from planish.types.dim import is_nonnegative
 
 COMBINE = {"reduce_sum": "add", "reduce_prod": "mul", "reduce_max": "maximum", "reduce_min": "minimum",
@@ -172,10 +172,11 @@ def _dot(w: Writer, root: Node) -> None:
     inner = {k: w.axis(lhs.shape[k], axes) for k in a.lhs_contract}
     batch = w.point[:len(a.lhs_batch)]
     free = iter(w.point[len(a.lhs_batch):])
-    at_batch = dict(zip(a.lhs_batch, batch))
-    left = tuple(inner[k] if k in inner else at_batch[k] if k in at_batch else next(free) for k in range(lhs.ndim))
-    at_batch, inner = dict(zip(a.rhs_batch, batch)), dict(zip(a.rhs_contract, (inner[k] for k in a.lhs_contract)))
-    right = tuple(inner[k] if k in inner else at_batch[k] if k in at_batch else next(free) for k in range(rhs.ndim))
+    known = {**inner, **dict(zip(a.lhs_batch, batch))}
+    left = tuple(known[k] if k in known else next(free) for k in range(lhs.ndim))
+    contracted = (inner[k] for k in a.lhs_contract)
+    known = {**dict(zip(a.rhs_contract, contracted)), **dict(zip(a.rhs_batch, batch))}
+    right = tuple(known[k] if k in known else next(free) for k in range(rhs.ndim))
     value = _contract(w, root, axes, left, right)
     if a.alpha != 1:
         value = apply("mul", value, Const(a.alpha, value.dtype))
@@ -191,7 +192,7 @@ def _contract(w: Writer, root: Node, axes: list[Axis], left: Point, right: Point
 
 def _conv(w: Writer, root: Node) -> None:
     """Windows slide over an operand that is already padded and spread (prepare.py)."""
-    x, kernel = root.operands
+    _, kernel = root.operands
     a = root.attributes
     per_group, out_per_group = kernel.shape[1], root.shape[1] // a.groups
     axes: list[Axis] = []
@@ -209,7 +210,7 @@ def _window(w: Writer, root: Node) -> None:
     axes: list[Axis] = []
     taps = [w.axis(d, axes) for d in a.window]
     inside: list[Scalar] = []
-    source: list[Dim] = []
+    source: list[Dim | Scalar] = []
     for i, t, stride, gap, (low, _), size in zip(w.point, taps, a.strides, a.dilation, a.padding, x.shape):
         at = i * stride + t * gap - low
         if not is_nonnegative(at):
@@ -261,23 +262,23 @@ def _sort(w: Writer, root: Node) -> None:
     node = root.operands[0] if root.op.name == "item" else root
     x, = node.operands
     a = node.attributes
-    known = w.sorts.get(node)
-    axis = Axis(f"a{w.axes_made}", x.shape[a.axis]) if known is None else w.stages[known].axis
-    w.axes_made += known is None
+    descending = a.largest if node.op.name == "top_k" else a.descending
 
     def at(i: Dim) -> Point:
         return (*w.point[:a.axis], i, *w.point[a.axis:])
 
-    descending = a.largest if node.op.name == "top_k" else a.descending
-    store = Store(w.buffer(root), at(axis.symbol))
+    if node not in w.sorts:
+        axis = Axis(f"a{w.axes_made}", x.shape[a.axis])
+        w.axes_made += 1
+        w.sorts[node] = len(w.stages)
+        w.stages.append(Sort(f"t{len(w.stages)}", axis, w.scalars.at(x, at(axis.symbol)), descending,
+                             root.shape[a.axis], None, None))
+    sort = w.stages[w.sorts[node]]
+    assert isinstance(sort, Sort)
+    store = Store(w.buffer(root), at(sort.axis.symbol))
     positions = node.op.name == "argsort" or (node.op.name == "top_k" and root.attributes.index == 1)
-    stores = {"positions" if positions else "values": store}
-    if known is not None:
-        w.stages[known] = replace(w.stages[known], **stores)
-        return
-    w.sorts[node] = len(w.stages)
-    w.stages.append(Sort(f"t{len(w.stages)}", axis, w.scalars.at(x, at(axis.symbol)), descending, root.shape[a.axis],
-                         **{"values": None, "positions": None, **stores}))
+    sort = replace(sort, positions=store) if positions else replace(sort, values=store)
+    w.stages[w.sorts[node]] = sort
 
 
 def _concat(w: Writer, root: Node) -> None:
@@ -321,7 +322,8 @@ def _scatter_nd(w: Writer, root: Node) -> None:
     axes: list[Axis] = []
     index = tuple(w.axis(d, axes) for d in updates.shape)
     outer, inner = index[:where.ndim - 1], index[where.ndim - 1:]
-    depth = int(where.shape[-1])
+    depth = where.shape[-1]
+    assert is_static(depth)
     picked = [wrapped_signed(w.scalars.at(where, (*outer, k)), x.shape[k]) for k in range(depth)]
     guard = both([_in_range(i, x.shape[k]) for k, i in enumerate(picked)])
     w.stage(axes, w.scalars.at(updates, index), root.dtype, store=Store(
@@ -329,8 +331,8 @@ def _scatter_nd(w: Writer, root: Node) -> None:
 
 
 _WRITERS: dict[str, Callable[[Writer, Node], None]] = {
-    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_any", "reduce_all", "argmax",
-                     "argmin"), _reduce),
+    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_any", "reduce_all",
+                     "argmax", "argmin"), _reduce),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _scan),
     **dict.fromkeys(("sort", "argsort", "item"), _sort),
     "dot_general": _dot, "conv": _conv, "reduce_window": _window, "concat": _concat,

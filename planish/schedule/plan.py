@@ -83,9 +83,10 @@ class _Planner:
         places += [Place(by_name[n], "slice", 0, offset, base)
                    for n, (base, offset) in self.buffers.slices.items() if n in used]
         self.measure(values, arena)
-        program = Program(self.graph.name, tuple(self.buffers.of[n].name for n in self.graph.inputs),
-                          tuple(self.buffers.of[n].name for n in self.graph.outputs), tuple(places), tuple(steps),
-                          tuple(constants), tuple(self.graph.symbols().values()), arena)
+        inputs, outputs = (tuple(self.buffers.of[n].name for n in nodes)
+                           for nodes in (self.graph.inputs, self.graph.outputs))
+        program = Program(self.graph.name, inputs, outputs, tuple(places), tuple(steps), tuple(constants),
+                          tuple(self.graph.symbols().values()), arena)
         return program, self.report
 
     # --- order and barriers
@@ -98,7 +99,8 @@ class _Planner:
         read: set[str] = set()
         for step in given:
             if isinstance(step, Launch):
-                reads, writes = ({base_of(n, self.bases) for n in names} for names in (step.reads, step.writes))
+                reads, writes = ({base_of(n, self.bases) for n in names}
+                                 for names in (step.reads, step.writes))
                 clash = bool(written & (reads | writes) or read & writes)
             else:
                 step, clash, reads, writes = self.separated(step), True, set(), set()
@@ -148,10 +150,12 @@ class _Planner:
         taken: set[str] = set()
         touches = self.touches()
         for phase, step in self.timeline.entries:
-            for new, old in product(step.writes, step.reads) if isinstance(step, Launch) else ():
-                fits = {new, old} <= values.keys() and old not in taken and new not in same and \
-                    touches[old, phase] == 1 and values[old].first < values[old].last == phase == values[new].first \
-                    and values[old].bytes == values[new].bytes
+            if not isinstance(step, Launch):
+                continue
+            for new, old in product(step.writes, step.reads):
+                fits = {new, old} <= values.keys() and old not in taken and new not in same \
+                    and touches[old, phase] == 1 and values[old].bytes == values[new].bytes \
+                    and values[old].first < values[old].last == phase == values[new].first
                 if fits and writes_over(step, new, old):
                     same[new] = old
                     taken.add(old)
@@ -177,9 +181,8 @@ class _Planner:
             roots.setdefault(owner, []).append(values[name])
         merged = [Value(owner, values[owner].bytes, min(v.first for v in group), max(v.last for v in group))
                   for owner, group in roots.items()]
-        static = [v for v in merged if is_static(v.bytes)]
-        placed, end = _place_static(static)
-        symbolic, end = _place_symbolic([v for v in merged if not is_static(v.bytes)], end)
+        placed, static_end = _place_static([(v.bytes, v) for v in merged if is_static(v.bytes)])
+        symbolic, end = _place_symbolic([v for v in merged if not is_static(v.bytes)], static_end)
         placed |= symbolic
         return {v.name: placed[owner] for owner, group in roots.items() for v in group}, end
 
@@ -188,8 +191,8 @@ class _Planner:
         self.report.naive = sum(sizes.values())
         self.report.planned = hinted(arena, self.hint)
         phases = {p for v in values.values() for p in (v.first, v.last)}
-        self.report.bound = max((sum(sizes[v.name] for v in values.values() if v.first <= p <= v.last) for p in phases),
-                                default=0)
+        live = (sum(sizes[v.name] for v in values.values() if v.first <= p <= v.last) for p in phases)
+        self.report.bound = max(live, default=0)
 
 
 def _wait(steps: list[Step]) -> None:
@@ -216,13 +219,14 @@ def _aligned(size: Dim) -> Dim:
     return (size + ALIGN - 1) // ALIGN * ALIGN
 
 
-def _place_static(values: list[Value]) -> tuple[dict[str, Dim], int]:
-    """Largest first, each in the smallest gap that fits between those it is alive with."""
-    placed: list[tuple[int, Value]] = []
-    for value in sorted(values, key=lambda v: (-v.bytes, v.first, v.name)):
-        busy = sorted((at, at + v.bytes) for at, v in placed if v.overlaps(value))
-        placed.append((_best_gap(busy, value.bytes), value))
-    return {v.name: at for at, v in placed}, max((at + v.bytes for at, v in placed), default=0)
+def _place_static(values: list[tuple[int, Value]]) -> tuple[dict[str, Dim], int]:
+    """Where values of so many bytes lie, and their end. Largest first, each in the smallest gap that fits
+    between those it is alive with."""
+    placed: list[tuple[int, int, Value]] = []   # start, end
+    for size, value in sorted(values, key=lambda v: (-v[0], v[1].first, v[1].name)):
+        start = _best_gap(sorted((a, b) for a, b, v in placed if v.overlaps(value)), size)
+        placed.append((start, start + size, value))
+    return {v.name: start for start, _, v in placed}, max((end for _, end, _ in placed), default=0)
 
 
 def _best_gap(busy: list[tuple[int, int]], size: int) -> int:
@@ -241,7 +245,8 @@ def _place_symbolic(values: Iterable[Value], start: Dim) -> tuple[dict[str, Dim]
     slots: list[tuple[Dim, Dim, list[Value]]] = []
     placed: dict[str, Dim] = {}
     for value in sorted(values, key=lambda v: (v.first, v.name)):
-        slot = next((s for s in slots if s[1] == value.bytes and not any(v.overlaps(value) for v in s[2])), None)
+        alike = (s for s in slots if s[1] == value.bytes)
+        slot = next((s for s in alike if not any(v.overlaps(value) for v in s[2])), None)
         if slot is None:
             slot = (start, value.bytes, [])
             slots.append(slot)
@@ -263,19 +268,21 @@ def writes_over(launch: Launch, new: str, old: str) -> bool:
 def _overwritable(kernel: Kernel) -> list[tuple[str, str]]:
     """(output, input) pairs of a pointwise kernel where the input is read only at the point that is
     written."""
-    if kernel.tile is not None or kernel.serial or any(not isinstance(s, Stage) or s.axes for s in kernel.stages):
+    stages = [s for s in kernel.stages if isinstance(s, Stage) and not s.axes]
+    if kernel.tile is not None or kernel.serial or len(stages) < len(kernel.stages):
         return []
     if any(s.name == "stream" for s in kernel.steps):
         return []
     pairs = []
-    loads = [(at, x) for at, s in enumerate(kernel.stages) for x in walk(*stage_values(s)) if isinstance(x, Load)]
-    for written, stage in enumerate(kernel.stages):
+    loads = [(at, x) for at, s in enumerate(stages) for x in walk(*stage_values(s)) if isinstance(x, Load)]
+    for written, stage in enumerate(stages):
         store = stage.store
         if store is None or store.guard is not None or store.update:
             continue
         for source in kernel.inputs:
             reads = [(at, x.index) for at, x in loads if x.buffer.name == source.name]
-            if reads and all(at <= written and index == store.index for at, index in reads) and source.shape == store.buffer.shape and \
-                    source.dtype.itemsize == store.buffer.dtype.itemsize:
+            here = bool(reads) and all(at <= written and index == store.index for at, index in reads)
+            if here and source.shape == store.buffer.shape \
+                    and source.dtype.itemsize == store.buffer.dtype.itemsize:
                 pairs.append((store.buffer.name, source.name))
     return pairs

@@ -3,13 +3,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
-from planish.schedule.kernel import Apply, Axis, Index, Kernel, Load, Scalar, Sort, Stage, Store, walk
+from planish.schedule.kernel import Apply, Axis, Buffer, Index, Kernel, Load, Scalar, Sort, Stage, Store, walk
 from planish.types import Dim, substitute
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
-def is_scalar(index: Any) -> bool:
+
+def is_scalar(index: Dim | Scalar) -> TypeIs[Scalar]:
     return hasattr(index, "dtype")
 
 
@@ -17,15 +20,18 @@ class Rebuilder:
     """Rebuilds stages: `scalar` maps each expression (its operands already mapped), `dim` each index
     expression."""
 
-    def __init__(self, scalar: Callable[[Scalar], Scalar] = lambda s: s, dim: Callable[[Dim], Dim] = lambda d: d,
+    def __init__(self, scalar: Callable[[Scalar], Scalar] = lambda s: s,
+                 dim: Callable[[Dim], Dim] = lambda d: d,
                  axis: Callable[[Axis], Axis] = lambda a: a):
         self.change, self.dim, self.axis = scalar, dim, axis
-        self.memo: dict[int, tuple[Scalar, Scalar]] = {}  # the key's owner is kept, so that its id stays its own
+        # by id of the old: that one is kept too, so that its id stays its own
+        self.memo: dict[int, tuple[Scalar, Scalar]] = {}
 
     def stage(self, stage: Stage | Sort) -> Stage | Sort:
         if isinstance(stage, Sort):
-            return replace(stage, axis=self.axis(stage.axis), key=self.scalar(stage.key), count=self.dim(stage.count),
-                           values=self.store(stage.values), positions=self.store(stage.positions))
+            return replace(stage, axis=self.axis(stage.axis), key=self.scalar(stage.key),
+                           count=self.dim(stage.count), values=self.store(stage.values),
+                           positions=self.store(stage.positions))
         return replace(stage, axes=tuple(map(self.axis, stage.axes)), value=self.scalar(stage.value),
                        store=self.store(stage.store))
 
@@ -53,7 +59,8 @@ class Rebuilder:
             return scalar if dim is scalar.dim else replace(scalar, dim=dim)
         if isinstance(scalar, Load):
             index = tuple(self.memo[id(i)][1] if is_scalar(i) else self.dim(i) for i in scalar.index)
-            return scalar if all(x is y for x, y in zip(index, scalar.index)) else replace(scalar, index=index)
+            same = all(x is y for x, y in zip(index, scalar.index))
+            return scalar if same else replace(scalar, index=index)
         return scalar
 
 
@@ -69,11 +76,12 @@ def substitute_axes(kernel: Kernel, values: Mapping[str, Dim]) -> Kernel:
     return rebuild_kernel(kernel, rebuilder)
 
 
-def replace_buffers(kernel: Kernel, buffers: Mapping[str, Any]) -> Kernel:
+def replace_buffers(kernel: Kernel, buffers: Mapping[str, Buffer]) -> Kernel:
     """The kernel with buffers exchanged by name, everywhere."""
     def exchanged(scalar: Scalar) -> Scalar:
-        new = buffers.get(scalar.buffer.name) if isinstance(scalar, Load) else None
-        return replace(scalar, buffer=new) if new is not None else scalar
+        if not isinstance(scalar, Load) or scalar.buffer.name not in buffers:
+            return scalar
+        return replace(scalar, buffer=buffers[scalar.buffer.name])
 
     class Exchange(Rebuilder):
         def store(self, store: Store | None) -> Store | None:
@@ -86,8 +94,10 @@ def replace_buffers(kernel: Kernel, buffers: Mapping[str, Any]) -> Kernel:
                 return made
             return replace(made, work=buffers.get(made.work.name, made.work))
 
-    rebuilt = rebuild_kernel(kernel, Exchange(scalar=exchanged))
-    return replace(rebuilt, **{part: tuple(buffers.get(b.name, b) for b in getattr(kernel, part))
-                               for part in ("inputs", "outputs", "rows")})
+    def all_of(these: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+        return tuple(buffers.get(b.name, b) for b in these)
+
+    return replace(rebuild_kernel(kernel, Exchange(scalar=exchanged)), inputs=all_of(kernel.inputs),
+                   outputs=all_of(kernel.outputs), rows=all_of(kernel.rows))
 
 

@@ -24,7 +24,6 @@ from planish.types import (
     Expr,
     Shape,
     Symbol,
-    TensorType,
     bounds,
     evaluate_dim,
     is_static,
@@ -130,7 +129,7 @@ class Scalars:
             return None
         key = (self.views.get(base.name, base.name), node.shape)
         if key not in self._view_buffers:
-            view = Buffer(f"{key[0]}_as{len(self._view_buffers)}", TensorType(node.dtype, node.shape))
+            view = Buffer(f"{key[0]}_as{len(self._view_buffers)}", node.tensor)
             self._view_buffers[key] = view
             self.views[view.name] = key[0]
         return self._view_buffers[key]

@@ -1,20 +1,20 @@
 """Schedule steps: each takes a kernel and gives an equal one that runs faster, and is recorded in
 `kernel.steps`.
 
-    collapse   for i in m, j in n            ->  for i in m*n                    (memory walked as one row)
-    jam        for a in n: A; for b in n: B  ->  for a in n: A; B                (one loop, values stay in registers)
-    tile       for i in n                    ->  for o in n/t, i in min(t, n - t*o)
-    interchange  for i: for j                ->  for j: for i                  (points of shared axes are independent)
-    vectorize  for a in n                    ->  for a in n by vectors of `lanes`, the rest one by one
-    unroll     ... vector(l)                 ->  `factor` vectors a trip; a reduction keeps an accumulator for each
-    parallel   for s in n                    ->  points shared out among the threads
-    stream     y[i] = ...                    ->  stores that go round the caches (the result is larger than they are)
+    collapse     for i in m, j in n            ->  for i in m*n: memory walked as one row
+    jam          for a in n: A; for b in n: B  ->  for a in n: A; B: one loop, values stay in registers
+    tile         for i in n                    ->  for o in n/t, i in min(t, n - t*o)
+    interchange  for i: for j                  ->  for j: for i: points of shared axes are independent
+    vectorize    for a in n                    ->  for a in n by vectors of `lanes`, the rest one by one
+    unroll       ... vector(l)                 ->  `factor` vectors a trip, each with its accumulator
+    parallel     for s in n                    ->  points shared out among the threads
+    stream       y[i] = ...                    ->  stores round the caches: the result is larger than they
 
 Register tiles and packing of contractions are in contraction.py.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from planish.schedule.access import Access, depends_on, kernel_accesses
@@ -42,10 +42,10 @@ def _axes_of(kernel: Kernel) -> dict[str, Axis]:
     return {a.name: a for a in (*kernel.shared, *(a for s in kernel.stages for a in stage_axes(s)))}
 
 
-def _with_axis(kernel: Kernel, name: str, **changes: object) -> Kernel:
+def _with_axis(kernel: Kernel, name: str, change: Callable[[Axis], Axis]) -> Kernel:
     """The kernel with one axis changed, wherever it stands."""
     def changed(axis: Axis) -> Axis:
-        return replace(axis, **changes) if axis.name == name else axis
+        return change(axis) if axis.name == name else axis
     rebuilt = rebuild_kernel(kernel, Rebuilder(axis=changed))
     return replace(rebuilt, shared=tuple(map(changed, kernel.shared)))
 
@@ -71,7 +71,7 @@ def _neighbours(kernel: Kernel) -> list[tuple[Axis, Axis]]:
 
 
 def _collapse_pair(kernel: Kernel, outer: Axis, inner: Axis) -> Kernel | None:
-    places = {}
+    places: dict[str, tuple[int, Buffer]] = {}
     for access in kernel_accesses(kernel):
         place = _adjacent(access, outer, inner)
         if place is None or places.setdefault(access.buffer.name, (place, access.buffer))[0] != place:
@@ -85,8 +85,9 @@ def _collapse_pair(kernel: Kernel, outer: Axis, inner: Axis) -> Kernel | None:
     def merged(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(both if a.name == outer.name else a for a in axes if a.name != inner.name)
 
-    stages = tuple(s if isinstance(s, Sort) else replace(s, axes=merged(s.axes)) for s in map(merge.stage, kernel.stages))
-    kernel = replace(kernel, stages=stages, shared=merged(kernel.shared))
+    stages = (s if isinstance(s, Sort) else replace(s, axes=merged(s.axes))
+              for s in map(merge.stage, kernel.stages))
+    kernel = replace(kernel, stages=tuple(stages), shared=merged(kernel.shared))
     buffers = {name: _merge_axes(buffer, place) for name, (place, buffer) in places.items() if place >= 0}
     return replace_buffers(kernel, buffers).with_step(Step("collapse", (outer.name, inner.name)))
 
@@ -165,13 +166,15 @@ def _joined(run: list[Stage], stage: Stage | Sort) -> Stage | None:
     if [a.extent for a in stage.axes] != [a.extent for a in first.axes]:
         return None
     names = {old.name: new.symbol for old, new in zip(stage.axes, first.axes)}
-    renamed = substitute_axes(Kernel("", (), (stage,), (), ()), names).stages[0]
+    renamed, = substitute_axes(Kernel("", (), (stage,), (), ()), names).stages
+    assert isinstance(renamed, Stage)
     made = {s.store.buffer.name: s.store for s in run if s.store is not None}
     reduced = {s.name for s in run if s.combine}
     for scalar in walk(*stage_values(renamed)):
         if getattr(scalar, "stage", None) in reduced:
             return None
-        if isinstance(scalar, Load) and scalar.buffer.name in made and scalar.index != made[scalar.buffer.name].index:
+        store = made.get(scalar.buffer.name) if isinstance(scalar, Load) else None
+        if isinstance(scalar, Load) and store is not None and scalar.index != store.index:
             return None
     if renamed.store is not None and (renamed.store.update or renamed.store.buffer.name in made):
         return None
@@ -201,17 +204,19 @@ def interchange(kernel: Kernel, order: tuple[str, ...]) -> Kernel:
 # --- vectorize, unroll, parallel, stream
 
 def vectorize(kernel: Kernel, axis: str, lanes: int) -> Kernel:
-    return _with_axis(kernel, axis, lanes=lanes).with_step(Step("vectorize", (axis, lanes)))
+    kernel = _with_axis(kernel, axis, lambda a: replace(a, lanes=lanes))
+    return kernel.with_step(Step("vectorize", (axis, lanes)))
 
 
 def unroll(kernel: Kernel, axis: str, factor: int) -> Kernel:
-    return _with_axis(kernel, axis, unroll=factor).with_step(Step("unroll", (axis, factor)))
+    kernel = _with_axis(kernel, axis, lambda a: replace(a, unroll=factor))
+    return kernel.with_step(Step("unroll", (axis, factor)))
 
 
 def parallel(kernel: Kernel, axes: Iterable[str]) -> Kernel:
     names = tuple(axes)
     for name in names:
-        kernel = _with_axis(kernel, name, parallel=True)
+        kernel = _with_axis(kernel, name, lambda a: replace(a, parallel=True))
     return kernel.with_step(Step("parallel", names)) if names else kernel
 
 

@@ -282,7 +282,7 @@ class _Checker:
                     continue
                 values, ends = (np.broadcast_to(dim_values(d, points), (count,)) for d in (entry, size))
                 for i in np.flatnonzero((values < 0) | (values >= ends))[:1]:
-                    names = symbols_of(entry) | symbols_of(size)
+                    names = {*symbols_of(entry), *symbols_of(size)}
                     at = " at " + ", ".join(f"{n}={np.asarray(points[n])[i]}" for n in points if n in names)
                     yield (f"{spell_load(buffer, index)}: index {values[i]} of axis {axis} is out of range "
                            f"for a size of {ends[i]}{at if names else ''}")

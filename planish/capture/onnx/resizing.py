@@ -198,4 +198,4 @@ def _static_size(call: Call, axis: int) -> int:
     size = call.shape()[axis]
     if not is_static(size) or size == 0:
         call.refuse(f"axis {axis} has the size {size}", "fix it: load_graph(..., symbols={name: number})")
-    return int(size)  # type: ignore[arg-type]
+    return size

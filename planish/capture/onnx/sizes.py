@@ -97,7 +97,7 @@ def computed(node: Node) -> np.ndarray | None:
 
 def _is_computable(node: Node) -> bool:
     types = node.type if isinstance(node.type, tuple) else (node.type,)
-    small = all(is_static(t.size) and t.size <= MOST_COMPUTED for t in types)  # type: ignore[operator]
+    small = all(is_static(t.size) and t.size <= MOST_COMPUTED for t in types)
     return small and (bool(node.operands) or node.op.name == "constant")
 
 

@@ -20,7 +20,7 @@ from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.program import ProgramCode, write_program
 from planish.ir.graph import Graph
 from planish.schedule.program import CheckStep, Program, every_step
-from planish.types import Dim, is_static
+from planish.types import Dim, TensorType, is_static
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class NativeCode:
     program: Program
     code: ProgramCode
     target: Target
-    input_types: tuple
-    output_types: tuple
+    input_types: tuple[tuple[str, TensorType], ...]
+    output_types: tuple[TensorType, ...]
     work: int
 
     @property
@@ -76,17 +76,18 @@ class NativeCode:
 def generate(program: Program, outputs: tuple[tuple[str, int], ...], graph: Graph, target: Target,
              numerics: str) -> NativeCode:
     """The code of a program whose results stand for `outputs` of `graph`."""
-    types = [None] * len(program.outputs)
+    types: dict[int, TensorType] = {}
     for (kind, k), node in zip(outputs, graph.outputs, strict=True):
-        if kind == "program" and types[k] is None:
-            types[k] = node.type
-    inputs = tuple((n.attributes.name, n.type) for n in graph.inputs)
-    sizes = (*(d for _, t in inputs for d in t.shape), *(d for t in types for d in t.shape))
+        if kind == "program":
+            types.setdefault(k, node.tensor)
+    results = tuple(types[k] for k in range(len(program.outputs)))
+    inputs = tuple((n.attributes.name, n.tensor) for n in graph.inputs)
+    sizes = [d for t in (*(t for _, t in inputs), *results) for d in t.shape]
     symbols = {s.name for s in program.symbols}
     extra = tuple(d for d in sizes if not is_static(d) and str(d) not in symbols)
     code = write_program(program, target, numerics, extra)
     work = sum(any(a.parallel for a in k.shared) for k in program.kernels)
-    return NativeCode(program, code, target, inputs, tuple(types), work)
+    return NativeCode(program, code, target, inputs, results, work)
 
 
 @functools.cache
