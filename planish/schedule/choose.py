@@ -95,13 +95,15 @@ def _cut_for_threads(kernel: Kernel, axis: Axis, machine: Machine) -> tuple[Kern
 
 
 def _lanes(kernel: Kernel, machine: Machine, size: int) -> int:
-    """One float32 register's worth; two where long chains of dependent operations leave the units idle; of
-    bytes only, a whole register."""
+    """One float32 register's worth; more where long chains of dependent operations leave the units idle (two beside
+    reductions, whose lanes are combined in halves); of bytes only, a whole register."""
     widths = {b.dtype.bits for b in (*kernel.arguments, *kernel.rows)}
     if widths == {8} and not _computes_wide(kernel):
         return machine.vector_bytes
     chains = any(isinstance(x, Apply) and x.op in CHAINS for s in kernel.stages for x in walk(*stage_values(s)))
-    return machine.lanes * 2 if chains and size >= machine.lanes * 4 else machine.lanes
+    if not chains or size < machine.lanes * 8:
+        return machine.lanes
+    return machine.lanes * (2 if any(s.axes for s in kernel.stages) else 3)
 
 
 def _computes_wide(kernel: Kernel) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import lcm, prod
 
 from planish.codegen.llvm import registers
 from planish.codegen.llvm.builder import Builder, Module, Value, lanes_of
@@ -34,6 +34,7 @@ from planish.schedule.steps import streamed
 from planish.types import BOOL, Dim, is_static
 
 Body = Callable[[int], None]
+LINE = 64  # elements: a thread's part of a vector axis begins on a cache line, whatever the dtype
 
 
 def write_kernel(module: Module, kernel: Kernel, name: str, size_slots: dict[str, int], numerics: str) -> Builder:
@@ -103,7 +104,7 @@ class LoopWriter:
             self.nest(rest)
             first.end()
         elif len(split) == 1 and split[0].lanes > 1:
-            start, stop = self.thread_part(split[0].extent, 64)
+            start, stop = self.thread_part(split[0].extent, lcm(LINE, split[0].lanes))
             self.axis_loop(split[0], start, stop, lambda lanes: self.point(lanes))
         elif len(split) == 1:
             start, stop = self.thread_part(split[0].extent, 1)
@@ -162,7 +163,7 @@ class LoopWriter:
         """A shared axis by vectors, then what is left by single points."""
         b = self.b
         whole = is_static(axis.extent) and axis.extent % axis.lanes == 0
-        middle = stop if whole else b.add(start, b.bin("and", b.bin("sub", stop, start), b.i64(-axis.lanes)))
+        middle = stop if whole else b.bin("sub", stop, b.bin("urem", b.bin("sub", stop, start), b.i64(axis.lanes)))
         loop = b.loop(start, middle, b.i64(axis.lanes), hint="vector")
         self.within({axis.name: loop.index}, lambda: body(axis.lanes), axis.name, axis.lanes)
         loop.end()
