@@ -32,6 +32,9 @@ from planish.schedule.kernel import (
     Stage,
     Step,
     Store,
+    own_dims,
+    stage_axes,
+    stage_stores,
     stage_values,
     walk,
 )
@@ -52,6 +55,16 @@ APART = {16: (6, 2), 32: (5, 4)}
 
 
 @dataclass(frozen=True)
+class Contraction:
+    """The parts of a kernel that is one: a sum of products `left * right`, then stages without loops."""
+
+    sum: Stage
+    left: Load
+    right: Load
+    epilogue: tuple[Stage, ...]
+
+
+@dataclass(frozen=True)
 class Roles:
     """Names of the axes by role; `lhs` changes along m, `rhs` along n, both along batch and k."""
 
@@ -67,22 +80,18 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
                          disable: frozenset[str] = frozenset()) -> list[Kernel] | None:
     """The kernel with a register tile, after the kernel that packs its right operand if it needs one. None
     when the kernel is not a contraction that this form suits. New buffers are entered in `buffers`."""
-    if not is_contraction(kernel):
-        return None
     roles = choose_roles(kernel, hint, buffers)
     if roles is None or _work(kernel, hint) < LEAST_WORK:
         return None
-    stage = kernel.stages[0]
-    lanes = machine.vector_bytes // stage.dtype.itemsize
+    lanes = machine.vector_bytes // roles.lhs.dtype.itemsize
     rows, vectors = (TILES if _has_known_rows(roles) else APART)[machine.registers]
-    extent = {a.name: a.extent for a in (*kernel.shared, *stage.axes)}
+    extent = {a.name: a.extent for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
     if hinted(extent[roles.n], hint) < lanes // 2:
         return None
     tile = RegisterTile(roles.batch, roles.m, (roles.n,), roles.k, rows, vectors, lanes, packed=True)
-    in_place = _is_contiguous(roles) and not buffers.is_constant(roles.rhs.buffer)
-    if in_place:
-        kernel, before = _multiplying(kernel, roles.lhs, roles.rhs), []
-        kernel = _tiled(kernel, roles, replace(tile, packed=False))
+    before: list[Kernel] = []
+    if _is_contiguous(roles) and not buffers.is_constant(roles.rhs.buffer):
+        kernel = _tiled(_multiplying(kernel, roles.lhs, roles.rhs), roles, replace(tile, packed=False))
     else:
         kernel, before = _packed(kernel, roles, tile, extent, buffers, machine, hint, disable)
     if _work(kernel, hint) >= SMALL_WORK and machine.threads > 1:
@@ -91,42 +100,52 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     return [*before, kernel]
 
 
-def is_contraction(kernel: Kernel) -> bool:
-    """One sum of products of two loads of floats, then stages without loops."""
+def contraction_of(kernel: Kernel) -> Contraction | None:
+    """The parts of a sum of products of two loads of floats; None for any other kernel."""
     first, *rest = kernel.stages
-    if kernel.rows or kernel.serial or not isinstance(first, Stage) or first.combine != "add" or first.running:
-        return False
-    if first.dtype not in (FLOAT32, FLOAT64) or any(not isinstance(s, Stage) or s.axes for s in rest):
-        return False
+    epilogue = tuple(s for s in rest if isinstance(s, Stage) and not s.axes)
+    if kernel.rows or kernel.serial or len(epilogue) < len(rest):
+        return None
+    if not isinstance(first, Stage) or first.combine != "add" or first.running or not first.axes:
+        return None
     value = first.value
-    return isinstance(value, Apply) and value.op == "mul" and len(first.axes) > 0 and \
-        all(isinstance(x, Load) and not any(map(is_scalar, x.index)) and x.dtype is first.dtype for x in value.args)
+    if first.dtype not in (FLOAT32, FLOAT64) or not isinstance(value, Apply) or value.op != "mul":
+        return None
+    left, right = value.args
+    if not isinstance(left, Load) or not isinstance(right, Load):
+        return None
+    if any(any(map(is_scalar, x.index)) or x.dtype is not first.dtype for x in (left, right)):
+        return None
+    return Contraction(first, left, right, epilogue)
 
 
 def _work(kernel: Kernel, hint: dict[str, int]) -> int:
-    return prod(hinted(a.extent, hint) for a in (*kernel.shared, *kernel.stages[0].axes))
+    return prod(hinted(a.extent, hint) for a in (*kernel.shared, *stage_axes(kernel.stages[0])))
 
 
 def _axes_of(load: Load) -> set[str]:
-    return {name for i in load.index for name in symbols_of(i)}
+    return {name for i in own_dims(load) for name in symbols_of(i)}
 
 
 # --- roles
 
-def choose_roles(kernel: Kernel, hint: dict[str, int], buffers: Buffers, *, any_order: bool = False) -> Roles | None:
-    """The best assignment: the vector axis n must be contiguous in the result (unless `any_order`: the
-    result's layout can still be chosen); weights, then operands that are contiguous along n, are preferred on
-    the right."""
-    found = [r for n in reversed(kernel.shared) for r in _roles_along(kernel, n.name)]
+def choose_roles(kernel: Kernel, hint: dict[str, int], buffers: Buffers, *,
+                 any_order: bool = False) -> Roles | None:
+    """The best assignment, None for a kernel that is no contraction: the vector axis n must be contiguous in
+    the result (unless `any_order`: the result's layout can still be chosen); weights, then operands that are
+    contiguous along n, are preferred on the right."""
+    parts = contraction_of(kernel)
+    if parts is None:
+        return None
+    found = [r for n in reversed(kernel.shared) for r in _roles_along(kernel, parts, n.name)]
     return min(found, key=lambda r: _badness(kernel, r, hint, buffers, any_order), default=None)
 
 
-def _roles_along(kernel: Kernel, n: str) -> list[Roles]:
-    stage = kernel.stages[0]
+def _roles_along(kernel: Kernel, parts: Contraction, n: str) -> list[Roles]:
     shared = [a.name for a in kernel.shared]
-    k = {a.name for a in stage.axes}
+    k = {a.name for a in parts.sum.axes}
     result = []
-    for lhs, rhs in (stage.value.args, stage.value.args[::-1]):
+    for lhs, rhs in ((parts.left, parts.right), (parts.right, parts.left)):
         left, right = _axes_of(lhs), _axes_of(rhs)
         if n in left or n not in right or not k <= left & right:
             continue
@@ -134,7 +153,7 @@ def _roles_along(kernel: Kernel, n: str) -> list[Roles]:
             continue
         m = tuple(a for a in shared if a in left and a not in right)
         batch = tuple(a for a in shared if a != n and a not in m)
-        result.append(Roles(batch, m, n, _k_order(stage, lhs), lhs, rhs))
+        result.append(Roles(batch, m, n, _k_order(parts.sum, lhs), lhs, rhs))
     return result
 
 
@@ -144,14 +163,14 @@ def _strides(load: Load, axes: Iterable[str]) -> dict[str, Dim | None]:
 
 def _k_order(stage: Stage, lhs: Load) -> tuple[str, ...]:
     """The axis along which the left operand is contiguous goes innermost."""
-    def step(axis: Axis) -> tuple[int, int]:
+    def step(axis: Axis) -> int:
         stride = stride_along(Access(lhs.buffer, lhs.index), axis.name)
-        return (-stride, 0) if is_static(stride) else (-(1 << 40), 0)
+        return -stride if is_static(stride) else -(1 << 40)
     return tuple(a.name for a in sorted(stage.axes, key=step))
 
 
 def _badness(kernel: Kernel, roles: Roles, hint: dict[str, int], buffers: Buffers, any_order: bool) -> tuple:
-    stores = [s.store for s in kernel.stages if s.store is not None]
+    stores = [store for s in kernel.stages for store in stage_stores(s)]
     scattered = sum(stride_along(Access(s.buffer, s.index), roles.n) != 1 for s in stores)
     size = hinted(next(a.extent for a in kernel.shared if a.name == roles.n), hint)
     rows = prod(hinted(a.extent, hint) for a in kernel.shared if a.name in roles.m)
@@ -181,6 +200,7 @@ def _tiled(kernel: Kernel, roles: Roles, tile: RegisterTile) -> Kernel:
 def _multiplying(kernel: Kernel, lhs: Load, rhs: Load) -> Kernel:
     """The kernel summing lhs * rhs, in this order."""
     first, *rest = kernel.stages
+    assert isinstance(first, Stage)
     return replace(kernel, stages=(replace(first, value=Apply("mul", (lhs, rhs), first.dtype)), *rest))
 
 
@@ -203,9 +223,10 @@ def _packed(kernel: Kernel, roles: Roles, tile: RegisterTile, extent: dict[str, 
         before = []
     else:
         buffers.add(packed)
-        before = [schedule_loops(_pack_kernel(kernel.name, roles, batch, packed, extent, width), machine, hint)]
+        packing = _pack_kernel(kernel.name, roles, batch, packed, extent, width)
+        before = [schedule_loops(packing, machine, hint)]
     n = next(a for a in kernel.shared if a.name == roles.n).symbol
-    at = {a.name: a.symbol for a in (*kernel.shared, *kernel.stages[0].axes)}
+    at = {a.name: a.symbol for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
     index = (*(at[a] for a in batch), n // width, *(at[a] for a in roles.k), n % width)
     inputs = tuple(dict.fromkeys(b for b in (*_still_read(kernel, roles), packed)))
     kernel = replace(_multiplying(kernel, roles.lhs, Load(packed, index)), inputs=inputs)
@@ -228,7 +249,7 @@ def _pack_kernel(name: str, roles: Roles, batch: tuple[str, ...], packed: Buffer
     whole = is_static(columns) and columns % width == 0
     values = dict(zip(batch, points)) | dict(zip(roles.k, points[len(batch) + 1:-1]))
     values[roles.n] = column if whole else minimum(column, columns - 1)
-    value: Scalar = Load(roles.rhs.buffer, tuple(substitute(i, values) for i in roles.rhs.index))
+    value: Scalar = Load(roles.rhs.buffer, tuple(substitute(i, values) for i in own_dims(roles.rhs)))
     if not whole:
         inside = apply("lt", Index(column), Index(columns), dtype=BOOL)
         value = apply("select", inside, value, Const(0.0, packed.dtype), dtype=packed.dtype)
@@ -242,11 +263,10 @@ def pack_array(array: np.ndarray, roles: Roles, extent: dict[str, Dim], width: i
     array = np.ascontiguousarray(array)
     access = Access(roles.rhs.buffer, roles.rhs.index)
     axes = (roles.n, *roles.k)
-    start = roles.rhs.buffer.offset(roles.rhs.index)
-    start = substitute(start, dict.fromkeys(axes, 0))
-    strides = [int(stride_along(access, a)) * array.itemsize for a in axes]
-    sizes = [int(extent[a]) for a in axes]
-    view = np.lib.stride_tricks.as_strided(array.reshape(-1)[int(start):], sizes, strides, writeable=False)
+    start = _known(substitute(roles.rhs.buffer.offset(own_dims(roles.rhs)), dict.fromkeys(axes, 0)))
+    strides = [_known(stride_along(access, a)) * array.itemsize for a in axes]
+    sizes = [_known(extent[a]) for a in axes]
+    view = np.lib.stride_tricks.as_strided(array.reshape(-1)[start:], sizes, strides, writeable=False)
     panels = -(-sizes[0] // width)
     result = _aligned((panels, *sizes[1:], width), array.dtype)
     whole = sizes[0] // width
@@ -258,6 +278,12 @@ def pack_array(array: np.ndarray, roles: Roles, extent: dict[str, Dim], width: i
         result[whole, ..., columns:] = 0
     result.flags.writeable = False
     return result
+
+
+def _known(size: Dim | None) -> int:
+    """A size of a constant's, which are all static."""
+    assert is_static(size)
+    return size
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planish.schedule.buffers import Buffers
-from planish.schedule.contraction import Roles, choose_roles, is_contraction
+from planish.schedule.contraction import Roles, choose_roles, contraction_of
 from planish.schedule.kernel import Buffer, Kernel, Store, stage_stores
 from planish.schedule.rebuild import replace_buffers
 from planish.schedule.scalars import is_dim
@@ -34,7 +34,7 @@ def assign_layouts(kernels: list[Kernel], buffers: Buffers, fixed: set[str], hin
 
 
 def _better_orders(kernel: Kernel, buffers: Buffers, fixed: set[str], hint: dict[str, int]) -> list[Buffer]:
-    if not is_contraction(kernel):
+    if contraction_of(kernel) is None:
         return []
     stores = [store for s in kernel.stages for store in stage_stores(s)]
     if any(s.buffer.name in fixed or s.buffer.order for s in stores):

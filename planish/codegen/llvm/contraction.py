@@ -18,7 +18,8 @@ from planish.codegen.llvm.builder import Builder, Module, Value, vector
 from planish.codegen.llvm.expressions import Scope
 from planish.codegen.llvm.loops import LoopWriter, open_function
 from planish.schedule.access import Access, stride_along
-from planish.schedule.kernel import Apply, Axis, Kernel, Load, stage_values, walk
+from planish.schedule.contraction import contraction_of
+from planish.schedule.kernel import Apply, Axis, Kernel, Load, own_dims, stage_values, walk
 from planish.types import Dim, is_static, substitute
 
 GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all rows pass
@@ -26,7 +27,8 @@ PANELS_AT_ONCE = 4       # panels a tile of few rows takes, so that enough accum
 LONG_EPILOGUE = 8        # ops from which the epilogue is a loop over the tile's rows, not unrolled
 
 
-def write_contraction(module: Module, kernel: Kernel, name: str, size_slots: dict[str, int], numerics: str) -> Builder:
+def write_contraction(module: Module, kernel: Kernel, name: str, size_slots: dict[str, int],
+                      numerics: str) -> Builder:
     """Write a tiled contraction as function `name`."""
     b = open_function(module, kernel, name)
     TileWriter(b, kernel, size_slots, numerics).write()
@@ -48,11 +50,10 @@ class TileRow:
 class TileWriter(LoopWriter):
     def __init__(self, b: Builder, kernel: Kernel, size_slots: dict[str, int], numerics: str):
         super().__init__(b, kernel, size_slots, numerics)
-        tile = kernel.tile
-        assert tile is not None
+        tile, parts = kernel.tile, contraction_of(kernel)
+        assert tile is not None and parts is not None
         self.tile, self.width = tile, tile.vectors * tile.lanes
-        self.sum, *self.epilogue = kernel.stages
-        self.lhs, self.rhs = self.sum.value.args
+        self.sum, self.lhs, self.rhs, self.epilogue = parts.sum, parts.left, parts.right, parts.epilogue
         self.element = registers.memory_type(self.sum.dtype.name)
         self.size = self.sum.dtype.itemsize
         axes = {a.name: a for a in (*kernel.shared, *self.sum.axes)}
@@ -60,9 +61,12 @@ class TileWriter(LoopWriter):
         self.n = axes[tile.n[0]]
         self.rows = self.e.dim(self.count(self.m))
         self.columns = self.e.dim(self.n.extent)
-        self.long = sum(isinstance(x, Apply) for s in self.epilogue for x in walk(*stage_values(s))) > LONG_EPILOGUE
-        rows = tile.rows if not self.m or not is_static(self.count(self.m)) else min(tile.rows, int(self.count(self.m)))
-        self.accumulators = b.value("ptr", f"alloca [{rows * self.width * PANELS_AT_ONCE} x {self.element}], align 64")
+        scalars = (x for s in self.epilogue for x in walk(*stage_values(s)))
+        self.long = sum(isinstance(x, Apply) for x in scalars) > LONG_EPILOGUE
+        count = self.count(self.m)
+        rows = min(tile.rows, count) if self.m and is_static(count) else tile.rows
+        elements = rows * self.width * PANELS_AT_ONCE
+        self.accumulators = b.value("ptr", f"alloca [{elements} x {self.element}], align 64")
 
     @staticmethod
     def count(axes: Sequence[Axis]) -> Dim:
@@ -97,7 +101,8 @@ class TileWriter(LoopWriter):
         loop = b.loop(first_batch, b.add(last_batch, one), one, hint="batch")
         start = b.intrinsic("smax", b.bin("sub", first_item, b.mul(loop.index, tiles)), b.i64(0))
         stop = b.intrinsic("smin", b.bin("sub", last_item, b.mul(loop.index, tiles)), tiles)
-        self.within(self.split(self.batch, loop.index), lambda: self.groups(start, stop, first_panel, last_panel))
+        self.within(self.split(self.batch, loop.index),
+                    lambda: self.groups(start, stop, first_panel, last_panel))
         loop.end()
         busy.end()
 
@@ -129,7 +134,8 @@ class TileWriter(LoopWriter):
         depth = self.e.dim(self.count(self.k))
         bytes_ = b.mul(depth, b.i64(self.width * self.size))
         fit = b.bin("udiv", b.i64(GROUP_BYTES), b.intrinsic("smax", bytes_, b.i64(1)))
-        group = b.mul(self.ceil_div(b.intrinsic("smax", fit, b.i64(1)), PANELS_AT_ONCE), b.i64(PANELS_AT_ONCE))
+        turns = self.ceil_div(b.intrinsic("smax", fit, b.i64(1)), PANELS_AT_ONCE)
+        group = b.mul(turns, b.i64(PANELS_AT_ONCE))
         loop = b.loop(first_panel, last_panel, group, hint="group")
         end = b.intrinsic("smin", b.add(loop.index, group), last_panel)
         self.within({}, lambda: self.row_tiles(first_tile, last_tile, loop.index, end))
@@ -208,7 +214,7 @@ class TileWriter(LoopWriter):
 
     def at_k_zero(self, load: Load) -> tuple[Dim, ...]:
         zero = dict.fromkeys((a.name for a in self.k), 0)
-        return tuple(substitute(i, zero) for i in load.index)
+        return tuple(substitute(i, zero) for i in own_dims(load))
 
     def panel_pointers(self, panel: Value, column: Value, at_once: int) -> list[Value]:
         """Where the panels of the right operand begin."""
@@ -231,8 +237,8 @@ class TileWriter(LoopWriter):
         if self.tile.packed:
             return [None] * self.tile.vectors
         left = self.b.splat(self.b.bin("sub", self.columns, column), lanes)
-        steps = [Value(vector("i64", lanes), "<" + ", ".join(f"i64 {j * lanes + k}" for k in range(lanes)) + ">")
-                 for j in range(self.tile.vectors)]
+        numbers = (", ".join(f"i64 {j * lanes + k}" for k in range(lanes)) for j in range(self.tile.vectors))
+        steps = [Value(vector("i64", lanes), f"<{n}>") for n in numbers]
         return [self.b.cmp("icmp slt", s, left) for s in steps]
 
     def sums(self, left: list[Value], right: list[Value], at_once: int, masks: Masks) -> list[list[Value]]:
@@ -336,7 +342,8 @@ class TileWriter(LoopWriter):
 
     def kept(self, row: Value, per_row: int, place: Value, lanes: int) -> Value:
         at = self.b.add(self.b.mul(row, self.b.i64(per_row)), place)
-        return self.b.load(vector(self.element, lanes), self.b.gep(self.element, self.accumulators, at), self.size)
+        place = self.b.gep(self.element, self.accumulators, at)
+        return self.b.load(vector(self.element, lanes), place, self.size)
 
     def looped_epilogue(self, row: Value, height: int, column: Value, per_row: int, span: tuple[Value, Value],
                         lanes: int) -> None:
