@@ -5,18 +5,31 @@ reductions unrolled, outer axes shared out among threads, large results streamed
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from planish.schedule import steps
 from planish.schedule.access import accesses, stride_along
-from planish.schedule.kernel import Apply, Axis, Kernel, Load, Sort, Stage, stage_axes, stage_values, walk
+from planish.schedule.kernel import (
+    Apply,
+    Axis,
+    Kernel,
+    Load,
+    Scalar,
+    Sort,
+    Stage,
+    stage_axes,
+    stage_values,
+    walk,
+)
 from planish.schedule.machine import Machine
 from planish.schedule.scalars import hinted
 from planish.types import Dim, bounds, is_static
 
 GRAIN = 8           # parallel points per thread that are enough to even out their cost
 REDUCE_UNROLL = 4   # accumulators of a reduction: latency 4 of an addition, hidden
-CHAINS = {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "erfc", "sigmoid", "pow"}
+CHAINS = {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "erfc",
+          "sigmoid", "pow"}
 HEAVY = 12          # pointwise ops from which one vector at a time keeps the units busy
 PIECE = 64          # points of the vector axis in one piece, when pieces are shared out
 LINE = 64           # bytes of a cache line
@@ -38,7 +51,7 @@ def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Ke
 def _interchange(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
     """A map that reads along one axis and writes along another goes by strips of whole cache lines of
     both."""
-    if any(s.axes for s in kernel.stages) or len(kernel.shared) < 2:
+    if _loops(kernel) or len(kernel.shared) < 2:
         return kernel
     *outer, last = kernel.shared
     strip = LINE // min(b.dtype.itemsize for b in kernel.arguments)
@@ -63,7 +76,7 @@ def _reads_along(kernel: Kernel, axis: str, other: str) -> bool:
 # --- vectors
 
 def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
-    loops = [s for s in kernel.stages if s.axes]
+    loops = _loops(kernel)
     scans = any(s.running for s in loops)
     outer = kernel.shared[-1] if kernel.shared else None
     lanes = 0 if outer is None else _lanes(kernel, machine, _size(outer, hint))
@@ -95,19 +108,19 @@ def _cut_for_threads(kernel: Kernel, axis: Axis, machine: Machine) -> tuple[Kern
 
 
 def _lanes(kernel: Kernel, machine: Machine, size: int) -> int:
-    """One float32 register's worth; more where long chains of dependent operations leave the units idle (two beside
-    reductions, whose lanes are combined in halves); of bytes only, a whole register."""
+    """One float32 register's worth; more where long chains of dependent operations leave the units idle (two
+    beside reductions, whose lanes are combined in halves); of bytes only, a whole register."""
     widths = {b.dtype.bits for b in (*kernel.arguments, *kernel.rows)}
     if widths == {8} and not _computes_wide(kernel):
         return machine.vector_bytes
-    chains = any(isinstance(x, Apply) and x.op in CHAINS for s in kernel.stages for x in walk(*stage_values(s)))
+    chains = any(isinstance(x, Apply) and x.op in CHAINS for x in _scalars(kernel))
     if not chains or size < machine.lanes * 8:
         return machine.lanes
-    return machine.lanes * (2 if any(s.axes for s in kernel.stages) else 3)
+    return machine.lanes * (2 if _loops(kernel) else 3)
 
 
 def _computes_wide(kernel: Kernel) -> bool:
-    return any(x.dtype.bits > 8 for s in kernel.stages for x in walk(*stage_values(s)))
+    return any(x.dtype.bits > 8 for x in _scalars(kernel))
 
 
 def _unroll(stages: list[Stage], size: int, lanes: int) -> int:
@@ -135,8 +148,7 @@ def _cost(kernel: Kernel, axis: str) -> float:
 
 
 def _inner_cost(kernel: Kernel) -> float:
-    return sum(_access_cost(stride_along(a, s.axes[-1].name)) if s.axes else 0
-               for s in kernel.stages for a in accesses(s))
+    return sum(_access_cost(stride_along(a, s.axes[-1].name)) for s in _loops(kernel) for a in accesses(s))
 
 
 def _access_cost(stride: Dim | None) -> float:
@@ -179,10 +191,23 @@ def _stream(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
             continue
         strides = [s for s, i in zip(buffer.strides, store.index) if i != vector.symbol]
         aligned = all(is_static(s) and s % vector.lanes == 0 for s in strides)
-        if aligned and store.index and store.index[-1] == vector.symbol and vector.lanes * buffer.dtype.itemsize % 16 == 0:
+        whole = vector.lanes * buffer.dtype.itemsize % 16 == 0
+        if aligned and whole and store.index and store.index[-1] == vector.symbol:
             kernel = steps.stream(kernel, buffer.name)
     return kernel
 
 
 def _reads(kernel: Kernel, name: str) -> bool:
-    return any(isinstance(x, Load) and x.buffer.name == name for s in kernel.stages for x in walk(*stage_values(s)))
+    return any(isinstance(x, Load) and x.buffer.name == name for x in _scalars(kernel))
+
+
+# --- parts of a kernel
+
+def _loops(kernel: Kernel) -> list[Stage]:
+    """The stages that have loops of their own."""
+    return [s for s in kernel.stages if isinstance(s, Stage) and s.axes]
+
+
+def _scalars(kernel: Kernel) -> Iterator[Scalar]:
+    for stage in kernel.stages:
+        yield from walk(*stage_values(stage))

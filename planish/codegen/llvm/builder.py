@@ -93,7 +93,8 @@ class Builder:
         self.parameters = [Value(type_.split(" ")[0] if not type_.startswith("<") else type_, f"%{n}")
                            for type_, n in parameters]
         signature = ", ".join(f"{type_} %{n}" for type_, n in parameters)
-        self.head = f"define {linkage + ' ' if linkage else ''}{result} @{name}({signature}) {attributes or module.attributes} {{"
+        visible, attributes = f"{linkage} " if linkage else "", attributes or module.attributes
+        self.head = f"define {visible}{result} @{name}({signature}) {attributes} {{"
         self.lines: list[str] = ["entry:"]
         self.block = "entry"
         self.count = 0
@@ -191,7 +192,8 @@ class Builder:
             return self.intrinsic("fma", x, y, z)
         wide = vector("double", lanes_of(x.type))
         x, y, z = (self.cast("fpext", v, wide) for v in (x, y, z))
-        return self.cast("fptrunc", self.bin("fadd", self.bin("fmul", x, y), z), vector("float", lanes_of(x.type)))
+        total = self.bin("fadd", self.bin("fmul", x, y), z)
+        return self.cast("fptrunc", total, vector("float", lanes_of(x.type)))
 
     def multiply_add(self, x: Value, y: Value, z: Value) -> Value:
         """x * y + z, rounded once where that is one instruction, else twice."""
@@ -227,7 +229,8 @@ class Builder:
     def ret(self, x: Value | None = None) -> None:
         self.do("ret void" if x is None else f"ret {x}")
 
-    def loop(self, start: Value, stop: Value, step: Value, carry: Sequence[Value] = (), hint: str = "loop") -> Loop:
+    def loop(self, start: Value, stop: Value, step: Value, carry: Sequence[Value] = (),
+             hint: str = "loop") -> Loop:
         """`for index in range(start, stop, step)` with values carried round; close it with `Loop.end`."""
         return Loop(self, start, stop, step, list(carry), hint)
 
@@ -266,7 +269,8 @@ class Loop:
         following = b.bin("add nsw", self.index, self.step)
         latch = b.block
         b.jump(self.head)
-        incoming = {self.index.name: following.name} | {p.name: c.name for p, c in zip(self.carry, carry, strict=True)}
+        incoming = {p.name: c.name for p, c in zip(self.carry, carry, strict=True)}
+        incoming[self.index.name] = following.name
         at = b.lines.index(f"{self.head}:") + 1
         while " = phi " in b.lines[at]:
             line = b.lines[at]

@@ -31,7 +31,7 @@ from planish.schedule.kernel import (
 )
 from planish.schedule.rebuild import is_scalar
 from planish.schedule.steps import streamed
-from planish.types import Dim, is_static, symbols_of
+from planish.types import Dim, Expr, is_static, symbols_of
 from planish.types.dim import Extreme, Quotient, Symbol, atoms, is_nonnegative, terms
 
 STREAM_NOTE = ", !nontemporal !0"
@@ -40,14 +40,14 @@ STREAM_NOTE = ", !nontemporal !0"
 class Scope:
     """What is known inside one loop body: the values of axes, and of expressions computed there."""
 
-    def __init__(self, parent: Scope | None = None, axes: dict[str, Value] | None = None, vector_axis: str = "",
-                 lanes: int = 1):
+    def __init__(self, parent: Scope | None = None, axes: dict[str, Value] | None = None,
+                 vector_axis: str = "", lanes: int = 1):
         self.parent = parent
         self.axes = axes or {}
         self.values: dict[Any, Value] = {}
         self.forwarded: dict[str, tuple[tuple, Value]] = {}
-        self.vector_axis = vector_axis or (parent.vector_axis if parent else "")
-        self.lanes = lanes if vector_axis else (parent.lanes if parent else 1)
+        self.vector_axis: str = vector_axis or (parent.vector_axis if parent else "")
+        self.lanes: int = lanes if vector_axis else (parent.lanes if parent else 1)
 
     def axis(self, name: str) -> Value | None:
         scope: Scope | None = self
@@ -89,7 +89,8 @@ def _changes_along(kernel: Kernel) -> dict[str, frozenset[str]]:
 class Expressions:
     """Writes one kernel's expressions into a function."""
 
-    def __init__(self, b: Builder, kernel: Kernel, pointers: dict[str, Value], sizes: dict[str, Value], numerics: str):
+    def __init__(self, b: Builder, kernel: Kernel, pointers: dict[str, Value], sizes: dict[str, Value],
+                 numerics: str):
         self.b, self.kernel, self.pointers, self.numerics = b, kernel, pointers, numerics
         self.scope = Scope(axes=dict(sizes))
         self.written = {s.buffer.name for stage in kernel.stages for s in stage_stores(stage)}
@@ -163,7 +164,7 @@ class Expressions:
             found = self.scope.values[key] = self._dim(dim, lanes)
         return found
 
-    def _dim(self, dim: Dim, lanes: int) -> Value:
+    def _dim(self, dim: Expr, lanes: int) -> Value:
         total: Value | None = None
         for monomial, coefficient in dim.terms:
             term = self._monomial(monomial, coefficient, lanes)
@@ -233,7 +234,8 @@ class Expressions:
         if isinstance(scalar, Const):
             return registers.constant(self.b, scalar.dtype.name, scalar.value, lanes)
         if isinstance(scalar, Index):
-            return emit(self.b, "cast", ("int64",), scalar.dtype.name, [self.dim(scalar.dim, lanes)], self.numerics)
+            number = self.dim(scalar.dim, lanes)
+            return emit(self.b, "cast", ("int64",), scalar.dtype.name, [number], self.numerics)
         if isinstance(scalar, Load):
             return self.load(scalar, lanes)
         if isinstance(scalar, Result):

@@ -25,7 +25,7 @@ from planish.schedule.kernel import (
     Scalar,
     Sort,
     Stage,
-    stage_axes,
+    Store,
     stage_values,
     walk,
 )
@@ -37,7 +37,8 @@ Body = Callable[[int], None]
 LINE = 64  # elements: a thread's part of a vector axis begins on a cache line, whatever the dtype
 
 
-def write_kernel(module: Module, kernel: Kernel, name: str, size_slots: dict[str, int], numerics: str) -> Builder:
+def write_kernel(module: Module, kernel: Kernel, name: str, size_slots: dict[str, int],
+                 numerics: str) -> Builder:
     """Write `kernel` as function `name`; `size_slots` gives the place of each symbol in the table of
     sizes."""
     b = open_function(module, kernel, name)
@@ -48,7 +49,8 @@ def write_kernel(module: Module, kernel: Kernel, name: str, size_slots: dict[str
 
 def open_function(module: Module, kernel: Kernel, name: str) -> Builder:
     parameters = [(f"ptr {_alias(kernel, p)}".strip(), f"p{i}") for i, p in enumerate(kernel.arguments)]
-    return module.function(name, [*parameters, ("ptr", "sizes"), ("i64", "tid"), ("i64", "threads")], linkage="hidden")
+    parameters += [("ptr", "sizes"), ("i64", "tid"), ("i64", "threads")]
+    return module.function(name, parameters, linkage="hidden")
 
 
 def _alias(kernel: Kernel, buffer: Buffer) -> str:
@@ -60,13 +62,13 @@ def _alias(kernel: Kernel, buffer: Buffer) -> str:
 @dataclass
 class Accumulators:
     """The running values of a reduction: `vectors` (one for each of the unrolled vectors) and one for the
-    scalar rest. An argmax keeps positions beside values."""
+    scalar rest. An argmax keeps a position beside each value."""
 
     stage: Stage
     vectors: list[Value]
     rest: Value
-    vector_positions: Value | None = None
-    rest_position: Value | None = None
+    vector_positions: list[Value]
+    rest_positions: list[Value]
 
 
 class LoopWriter:
@@ -80,8 +82,10 @@ class LoopWriter:
         self.e = Expressions(b, kernel, pointers, values, numerics)
 
     def row_memory(self, row: Buffer) -> Value:
-        count = prod(int(d) for d in row.shape)
-        return self.b.value("ptr", f"alloca {registers.memory_type(row.dtype.name)}, i64 {max(count, 1)}, align 64")
+        count = row.type.size
+        assert is_static(count)
+        element = registers.memory_type(row.dtype.name)
+        return self.b.value("ptr", f"alloca {element}, i64 {max(count, 1)}, align 64")
 
     def write(self) -> None:
         self.e.hoist(self.all_values())
@@ -105,7 +109,7 @@ class LoopWriter:
             first.end()
         elif len(split) == 1 and split[0].lanes > 1:
             start, stop = self.thread_part(split[0].extent, lcm(LINE, split[0].lanes))
-            self.axis_loop(split[0], start, stop, lambda lanes: self.point(lanes))
+            self.axis_loop(split[0], start, stop, self.point)
         elif len(split) == 1:
             start, stop = self.thread_part(split[0].extent, 1)
             self.scalar_loop({split[0].name: None}, start, stop, lambda: self.nest(rest))
@@ -142,18 +146,20 @@ class LoopWriter:
             self.point(1)
         elif len(axes) == 1 and axes[0].lanes > 1:
             self.e.hoist(self.all_values())
-            self.axis_loop(axes[0], self.b.i64(0), self.e.dim(axes[0].extent), lambda lanes: self.point(lanes))
+            self.axis_loop(axes[0], self.b.i64(0), self.e.dim(axes[0].extent), self.point)
         else:
             self.e.hoist(self.all_values())
             self.scalar_loop({axes[0].name: None}, self.b.i64(0), self.e.dim(axes[0].extent),
                              lambda: self.nest(axes[1:]))
 
-    def scalar_loop(self, names: dict[str, None], start: Value, stop: Value, body: Callable[[], None]) -> None:
+    def scalar_loop(self, names: dict[str, None], start: Value, stop: Value,
+                    body: Callable[[], None]) -> None:
         loop = self.b.loop(start, stop, self.b.i64(1))
         self.within(dict.fromkeys(names, loop.index), body)
         loop.end()
 
-    def within(self, axes: dict[str, Value], body: Callable[[], None], vector_axis: str = "", lanes: int = 1) -> None:
+    def within(self, axes: dict[str, Value], body: Callable[[], None], vector_axis: str = "",
+               lanes: int = 1) -> None:
         outside = self.e.scope
         self.e.scope = Scope(outside, axes, vector_axis, lanes)
         body()
@@ -163,7 +169,9 @@ class LoopWriter:
         """A shared axis by vectors, then what is left by single points."""
         b = self.b
         whole = is_static(axis.extent) and axis.extent % axis.lanes == 0
-        middle = stop if whole else b.bin("sub", stop, b.bin("urem", b.bin("sub", stop, start), b.i64(axis.lanes)))
+        middle = stop
+        if not whole:
+            middle = b.bin("sub", stop, b.bin("urem", b.bin("sub", stop, start), b.i64(axis.lanes)))
         loop = b.loop(start, middle, b.i64(axis.lanes), hint="vector")
         self.within({axis.name: loop.index}, lambda: body(axis.lanes), axis.name, axis.lanes)
         loop.end()
@@ -179,17 +187,13 @@ class LoopWriter:
         once."""
         stages = list(self.kernel.stages)
         while stages:
-            if isinstance(stages[0], Sort):
-                write_sort(self, stages.pop(0))
-                continue
-            jammed = [stages[0]]
-            while len(jammed) < len(stages) and stages[0].axes and stage_axes(stages[len(jammed)]) == stages[0].axes:
-                jammed.append(stages[len(jammed)])
-            del stages[:len(jammed)]
-            if jammed[0].axes:
-                self.stage_loops(jammed, stages, lanes)
+            stage = stages.pop(0)
+            if isinstance(stage, Sort):
+                write_sort(self, stage)
+            elif stage.axes:
+                self.stage_loops([stage, *_take_jammed(stage, stages)], stages, lanes)
             else:
-                self.single(jammed[0], lanes)
+                self.single(stage, lanes)
 
     def single(self, stage: Stage, lanes: int) -> None:
         """A stage without loops: a value that is stored, named, or both; a reduction of one element."""
@@ -202,14 +206,14 @@ class LoopWriter:
         if stage.running == "exclusive":
             value = registers.constant(self.b, stage.dtype.name, identity(stage.combine, stage.dtype), wide)
         if stage.store is not None:
-            value = self.narrowed(stage, value)
+            value = self.narrowed(stage, stage.store, value)
             self.e.store(stage.store, value if wide == lanes else self.b.splat(value, lanes), lanes)
 
-    def narrowed(self, stage: Stage, value: Value) -> Value:
+    def narrowed(self, stage: Stage, store: Store, value: Value) -> Value:
         """A scan keeps a wider running value than it stores."""
-        if stage.store.buffer.dtype is stage.dtype:
+        if store.buffer.dtype is stage.dtype:
             return value
-        return registers.round_to(self.b, value, stage.store.buffer.dtype.name)
+        return registers.round_to(self.b, value, store.buffer.dtype.name)
 
     def stage_loops(self, stages: list[Stage], later: list[Stage | Sort], lanes: int) -> None:
         """One loop nest for stages over equal axes."""
@@ -230,11 +234,11 @@ class LoopWriter:
 
         is_arg = stage.combine.startswith("arg")
         count = 0 if lanes > 1 or axis.lanes == 1 else 1 if is_arg else axis.unroll
-        made = Accumulators(stage, [constant(axis.lanes) for _ in range(count)], constant(lanes))
-        if is_arg:
-            made.vector_positions = constant(axis.lanes, -1, "int64") if count else None
-            made.rest_position = constant(lanes, -1, "int64")
-        return made
+        vectors, rest = [constant(axis.lanes) for _ in range(count)], constant(lanes)
+        if not is_arg:
+            return Accumulators(stage, vectors, rest, [], [])
+        none = [constant(axis.lanes, -1, "int64") for _ in range(count)]
+        return Accumulators(stage, vectors, rest, none, [constant(lanes, -1, "int64")])
 
     def loops(self, stages: list[Stage], axes: tuple[Axis, ...], reductions: list[Accumulators],
               later: list[Stage | Sort], lanes: int) -> list[Value]:
@@ -249,11 +253,12 @@ class LoopWriter:
             self.e.scope = outside
             return loop.end(after)
         if lanes > 1 or axis.lanes == 1:
-            return self.trips(stages, axis, self.b.i64(0), self.e.dim(axis.extent), 1, 1, carry, reductions, later, lanes)
+            extent = self.e.dim(axis.extent)
+            return self.trips(stages, axis, self.b.i64(0), extent, 1, 1, carry, reductions, later, lanes)
         return self.vector_trips(stages, axis, carry, reductions, later)
 
-    def vector_trips(self, stages: list[Stage], axis: Axis, carry: list[Value], reductions: list[Accumulators],
-                     later: list[Stage | Sort]) -> list[Value]:
+    def vector_trips(self, stages: list[Stage], axis: Axis, carry: list[Value],
+                     reductions: list[Accumulators], later: list[Stage | Sort]) -> list[Value]:
         """The innermost axis: unrolled vectors, single vectors, single elements; loops that can't run are
         left out."""
         extent = self.e.dim(axis.extent)
@@ -272,7 +277,8 @@ class LoopWriter:
         return carry
 
     def trips(self, stages: list[Stage], axis: Axis, start: Value, stop: Value, width: int, unroll: int,
-              carry: list[Value], reductions: list[Accumulators], later: list[Stage | Sort], lanes: int) -> list[Value]:
+              carry: list[Value], reductions: list[Accumulators], later: list[Stage | Sort],
+              lanes: int) -> list[Value]:
         """for axis in range(start, stop, width * unroll): every stage, `unroll` times."""
         b = self.b
         loop = b.loop(start, stop, b.i64(width * unroll), carry)
@@ -295,9 +301,9 @@ class LoopWriter:
                 accumulators = next(waiting)
                 before = accumulators.rest
                 self.accumulate(accumulators, value, turn, width, lanes)
-                if stage.running:
+                if stage.running and stage.store is not None:
                     kept = before if stage.running == "exclusive" else accumulators.rest
-                    self.e.store(stage.store, self.narrowed(stage, kept), lanes)
+                    self.e.store(stage.store, self.narrowed(stage, stage.store, kept), lanes)
             elif stage.store is not None:
                 self.e.scope.forwarded[stage.store.buffer.name] = stage.store.index, value
                 if stage.store.buffer.space == "global" or _is_read(stage.store.buffer, later):
@@ -322,12 +328,14 @@ class LoopWriter:
         position = self.e.dim(axis.symbol, lanes if width > 1 else 1)
         position = position if lanes_of(position.type) == lanes else self.b.splat(position, lanes)
         if width > 1:
-            best, where = self.better(acc.stage, acc.vectors[0], acc.vector_positions, value, position)
-            acc.vectors[0], acc.vector_positions = best, where
+            best, where = self.better(acc.stage, acc.vectors[0], acc.vector_positions[0], value, position)
+            acc.vectors[0], acc.vector_positions[0] = best, where
         else:
-            acc.rest, acc.rest_position = self.better(acc.stage, acc.rest, acc.rest_position, value, position)
+            best, where = self.better(acc.stage, acc.rest, acc.rest_positions[0], value, position)
+            acc.rest, acc.rest_positions[0] = best, where
 
-    def better(self, stage: Stage, best: Value, where: Value, value: Value, position: Value) -> tuple[Value, Value]:
+    def better(self, stage: Stage, best: Value, where: Value, value: Value,
+               position: Value) -> tuple[Value, Value]:
         """The better of two candidates; positions break ties and make the result independent of the order."""
         b = self.b
         dtype = stage.value.dtype
@@ -357,7 +365,8 @@ class LoopWriter:
             return acc.rest
         level = acc.vectors
         while len(level) > 1:
-            level = [self.combine(acc.stage, x, y) for x, y in zip(level[::2], level[1::2])] + level[len(level) // 2 * 2:]
+            alone = level[len(level) // 2 * 2:]
+            level = [self.combine(acc.stage, x, y) for x, y in zip(level[::2], level[1::2])] + alone
         return self.combine(acc.stage, self.across(acc.stage, level[0]), acc.rest)
 
     def across(self, stage: Stage, vec: Value) -> Value:
@@ -376,10 +385,10 @@ class LoopWriter:
         return self.b.value(type_, f"shufflevector {vec}, {vec.type} poison, <{len(lanes)} x i32> <{picks}>")
 
     def finish_arg(self, acc: Accumulators) -> Value:
-        best, where = acc.rest, acc.rest_position
-        if acc.vectors:
-            for lane in range(lanes_of(acc.vectors[0].type)):
-                value, at = self.b.extract(acc.vectors[0], lane), self.b.extract(acc.vector_positions, lane)
+        best, where = acc.rest, acc.rest_positions[0]
+        for values, positions in zip(acc.vectors, acc.vector_positions):
+            for lane in range(lanes_of(values.type)):
+                value, at = self.b.extract(values, lane), self.b.extract(positions, lane)
                 empty = self.b.cmp("icmp slt", at, self.b.i64(0))
                 chosen, place = self.better(acc.stage, best, where, value, at)
                 best, where = self.b.select(empty, best, chosen), self.b.select(empty, where, place)
@@ -387,19 +396,15 @@ class LoopWriter:
 
 
 def _carried(acc: Accumulators) -> list[Value]:
-    positions = [p for p in (acc.vector_positions, acc.rest_position) if p is not None]
-    return [*acc.vectors, acc.rest, *positions]
+    return [*acc.vectors, acc.rest, *acc.vector_positions, *acc.rest_positions]
 
 
 def _refill(acc: Accumulators, values: Sequence[Value]) -> Accumulators:
+    """The same accumulators with other values, in the order of `_carried`."""
     count = len(acc.vectors)
-    made = Accumulators(acc.stage, list(values[:count]), values[count])
-    positions = list(values[count + 1:])
-    if acc.vector_positions is not None:
-        made.vector_positions = positions.pop(0)
-    if acc.rest_position is not None:
-        made.rest_position = positions.pop(0)
-    return made
+    end = count + 1 + len(acc.vector_positions)
+    return Accumulators(acc.stage, list(values[:count]), values[count], list(values[count + 1:end]),
+                        list(values[end:]))
 
 
 def _chunks(values: Sequence[Value], reductions: Sequence[Accumulators]) -> list[list[Value]]:
@@ -411,5 +416,15 @@ def _chunks(values: Sequence[Value], reductions: Sequence[Accumulators]) -> list
     return chunks
 
 
+def _take_jammed(first: Stage, stages: list[Stage | Sort]) -> list[Stage]:
+    """Takes off the front of `stages` those over the axes of the stage before them."""
+    taken: list[Stage] = []
+    while stages and isinstance(following := stages[0], Stage) and following.axes == first.axes:
+        taken.append(following)
+        del stages[0]
+    return taken
+
+
 def _is_read(buffer: Buffer, stages: list[Stage | Sort]) -> bool:
-    return any(isinstance(x, Load) and x.buffer.name == buffer.name for s in stages for x in walk(*stage_values(s)))
+    scalars = (x for s in stages for x in walk(*stage_values(s)))
+    return any(isinstance(x, Load) and x.buffer.name == buffer.name for x in scalars)

@@ -87,7 +87,6 @@ def to_memory(b: Builder, x: Value, dtype: str) -> Value:
 
 def round_to(b: Builder, x: Value, dtype: str) -> Value:
     """Round an f32 register to the narrow dtype, ties to even, NaN stays NaN; other dtypes pass unchanged."""
-    lanes = lanes_of(x.type)
     if dtype == "float16":
         return half.widen(b, half.narrow(b, x))
     if dtype == "bfloat16":
