@@ -34,7 +34,8 @@ def prepare_planish(workload: Workload, threads: int, strategy: Any = "native") 
     import planish
     planish.set_num_threads(threads)
     plain, x = workload.numpy(np.float32), workload.inputs()
-    planish.freeze([cell.cell_contents for cell in plain.__closure__ or ()])  # weights are constants, as everywhere
+    # weights are constants, as everywhere
+    planish.freeze([cell.cell_contents for cell in plain.__closure__ or ()])
     function = planish.jit(plain, strategy=strategy)
     return Ready(lambda: function(x), np.asarray)
 

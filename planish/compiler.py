@@ -131,7 +131,7 @@ class NativeCompiled(Compiled):
     @property
     def is_direct(self) -> bool:
         """Whether the program's outputs are the graph's, in order."""
-        return [w for w in self.built.outputs] == [("program", k) for k in range(len(self.built.outputs))]
+        return self.built.outputs == tuple(("program", k) for k in range(len(self.built.outputs)))
 
     def direct_call(self, missed: Callable[..., Any]) -> Callable[..., Any] | None:
         """A builtin that takes plain arrays and returns the one output, and leaves any other call to
@@ -152,8 +152,11 @@ class NativeCompiled(Compiled):
         if kind == "program" and self.built.outputs.index((kind, k)) == i:
             return results[k]
         node = self.optimized.outputs[i]
-        whole = {"program": lambda: results[k], "input": lambda: arrays[k], "constant": lambda: _base(node).attributes.array}
-        return np.array(whole[kind](), copy=True).reshape(static_sizes(node.shape, sizes))
+        if kind == "constant":
+            whole = _base(node).attributes.array
+        else:
+            whole = results[k] if kind == "program" else arrays[k]
+        return np.array(whole, copy=True).reshape(static_sizes(node.shape, sizes))
 
     def texts(self) -> dict[str, Callable[[], str]]:
         program = self.built.program
@@ -168,7 +171,8 @@ def _base(node: Node) -> Node:
     return node
 
 
-def compile_graph(graph: Graph, options: Options = Options(), *, hint: dict[str, int] | None = None) -> Compiled:
+def compile_graph(graph: Graph, options: Options = Options(), *,
+                  hint: dict[str, int] | None = None) -> Compiled:
     """Compile a graph. `hint` gives typical sizes of its symbols, for choices and for the report's
     figures."""
     check_switches(options.disable)
@@ -227,8 +231,9 @@ def _fill(report: Report, graph: Graph, built: Built) -> None:
     report.decisions = built.decisions
     report.bytes_before = bytes_of_graph(graph, report.hint)
     report.bytes_after = sum(k.bytes for k in report.kernels)
-    memory = built.memory
-    report.memory_naive, report.memory_planned, report.memory_bound = memory.naive, memory.planned, memory.bound
+    report.memory_naive = built.memory.naive
+    report.memory_planned = built.memory.planned
+    report.memory_bound = built.memory.bound
 
 
 def _tell_passes(graph: Graph, report: Report) -> None:
@@ -249,5 +254,5 @@ class _Clock:
         self.seconds[name], self.last = now - self.last, now
 
 
-__all__ = ["STAGES", "Compiled", "KernelRecord", "LibraryProgram", "NativeCompiled", "Options", "PassRecord", "Report", "compile_graph",
-           "machine_of", "replace"]
+__all__ = ["STAGES", "Compiled", "KernelRecord", "LibraryProgram", "NativeCompiled", "Options", "PassRecord",
+           "Report", "compile_graph", "machine_of", "replace"]

@@ -45,7 +45,8 @@ class Graph:
     effects: tuple[Node, ...] = ()
     name: str = field(default="graph", compare=False)
     output_names: tuple[str, ...] = field(default=(), compare=False)
-    notes: Mapping[Node, Note] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
+    notes: Mapping[Node, Note] = field(default_factory=lambda: MappingProxyType({}), compare=False,
+                                       repr=False)
 
     @property
     def roots(self) -> tuple[Node, ...]:
@@ -103,8 +104,9 @@ class Graph:
             new[node] = made
             if made is not node:
                 carry_note(notes, node, made, rule)
-        return replace(self, inputs=tuple(new[n] for n in self.inputs), outputs=tuple(new[n] for n in self.outputs),
-                       effects=tuple(new[n] for n in self.effects), notes=MappingProxyType(notes))
+        inputs, outputs, effects = (tuple(new[n] for n in nodes)
+                                    for nodes in (self.inputs, self.outputs, self.effects))
+        return replace(self, inputs=inputs, outputs=outputs, effects=effects, notes=MappingProxyType(notes))
 
 
 def carry_note(notes: dict[Node, Note], old: Node, new: Node, rule: str = "") -> None:
@@ -137,7 +139,8 @@ def topological(roots: Iterable[Node]) -> list[Node]:
     return list(order)
 
 
-def build_graph(function: Callable[..., Any], *types: TensorType, names: Iterable[str] = (), name: str = "graph") -> Graph:
+def build_graph(function: Callable[..., Any], *types: TensorType, names: Iterable[str] = (),
+                name: str = "graph") -> Graph:
     """The graph of a function over nodes: `build_graph(lambda x: x * 2, TensorType(FLOAT32, (4,)))`."""
     labels = list(names) or [f"x{i}" for i in range(len(types))]
     inputs = tuple(input_node(n, t) for n, t in zip(labels, types, strict=True))

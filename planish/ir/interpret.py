@@ -36,7 +36,8 @@ def interpret(graph: Graph, inputs: Sequence[Any], *, precision: Precision = "ow
         if node not in values:
             attributes = substitute_value(node.attributes, sizes)
             operands = [values[o] for o in node.operands]
-            values[node] = _evaluate_wide(node, attributes, operands) if wide else node.op.evaluate(attributes, *operands)
+            values[node] = _evaluate_wide(node, attributes, operands) if wide \
+                else node.op.evaluate(attributes, *operands)
         if observe is not None:
             observe(node, values[node])
         for done in last_use.get(node, ()):
@@ -46,7 +47,8 @@ def interpret(graph: Graph, inputs: Sequence[Any], *, precision: Precision = "ow
 
 def _checked(node: Node, array: np.ndarray) -> np.ndarray:
     if dtype_of(array) is not node.dtype:
-        raise SignatureError(f"input {node.attributes.name}: expected {node.dtype.name}, got {array.dtype.name}")
+        raise SignatureError(f"input {node.attributes.name}: expected {node.dtype.name}, "
+                             f"got {array.dtype.name}")
     return array
 
 

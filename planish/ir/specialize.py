@@ -9,7 +9,7 @@ from planish.errors import ShapeError
 from planish.ir.graph import Graph
 from planish.ir.node import Node, input_node, make_node
 from planish.ops.structure import Content
-from planish.types import Dim, Expr, Symbol, TensorType, evaluate_dim, substitute
+from planish.types import Dim, Expr, Symbol, evaluate_dim, substitute
 
 
 def bind_symbols(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
@@ -25,7 +25,8 @@ def bind_symbols(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int
     for node, shape in zip(graph.inputs, shapes):
         expected = tuple(substitute(d, values) for d in node.shape)
         if expected != tuple(shape):
-            raise ShapeError(f"input {node.attributes.name}: expected shape {_show(node.shape)}, got {_show(shape)}")
+            raise ShapeError(f"input {node.attributes.name}: expected shape {_show(node.shape)}, "
+                             f"got {_show(shape)}")
     for symbol in graph.symbols().values():
         _hold_range(symbol, values)
     return values
@@ -65,8 +66,8 @@ def specialize(graph: Graph, sizes: Mapping[str, Dim]) -> Graph:
     """The graph with symbols replaced by sizes (numbers, or other symbols)."""
     def change(node: Node, operands: tuple[Node, ...]) -> Node:
         if node.op.name == "input":
-            type_ = node.attributes.type
-            return input_node(node.attributes.name, TensorType(type_.dtype, substitute_value(type_.shape, sizes)))
+            shape = substitute_value(node.attributes.type.shape, sizes)
+            return input_node(node.attributes.name, node.attributes.type.with_shape(shape))
         return make_node(node.op, operands, substitute_value(node.attributes, sizes))
     return graph.map(change) if sizes else graph
 

@@ -36,7 +36,8 @@ def _record(kernel: Kernel, hint: dict[str, int]) -> KernelRecord:
     scratch = [s.work for s in sorts]
     moved = sum(_bytes(b.type, hint) for b in dict.fromkeys(kernel.arguments) if b not in scratch)
     kind = "contraction" if kernel.tile else "sort" if sorts else "loops"
-    return KernelRecord(kernel.name, kind, kernel.ops, moved, _flops(kernel, hint), tuple(map(str, kernel.steps)))
+    taken = tuple(map(str, kernel.steps))
+    return KernelRecord(kernel.name, kind, kernel.ops, moved, _flops(kernel, hint), taken)
 
 
 def _flops(kernel: Kernel, hint: dict[str, int]) -> int:

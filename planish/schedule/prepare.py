@@ -47,9 +47,11 @@ def _squeezed_conv(node: Node) -> Node:
         return values[:skip] + tuple(v for k, v in enumerate(values[skip:]) if k not in flat)
 
     a = node.attributes
-    attributes = replace(a, **{f: kept(getattr(a, f)) for f in ("strides", "padding", "lhs_dilation", "rhs_dilation")})
+    attributes = replace(a, strides=kept(a.strides), padding=kept(a.padding),
+                         lhs_dilation=kept(a.lhs_dilation), rhs_dilation=kept(a.rhs_dilation))
     reshape = get_op("reshape")
-    thin = make_node(node.op, (reshape(x, shape=kept(x.shape, 2)), reshape(kernel, shape=kept(kernel.shape, 2))), attributes)
+    operands = tuple(reshape(n, shape=kept(n.shape, 2)) for n in (x, kernel))
+    thin = make_node(node.op, operands, attributes)
     return reshape(thin, shape=node.shape)
 
 
@@ -61,11 +63,12 @@ def _padded_conv(node: Node) -> Node:
     crop = [tuple(min(0, p) if isinstance(p, int) else 0 for p in pair) for pair in a.padding]
     grow = [tuple(p - c for p, c in zip(pair, cut)) for pair, cut in zip(a.padding, crop)]
     zeros = (0, 0)
-    padded = get_op("pad")(x, constant(0, node.operands[0].dtype), low=(*zeros, *(p[0] for p in grow)),
-                           high=(*zeros, *(p[1] for p in grow)), interior=(*zeros, *(d - 1 for d in a.lhs_dilation)))
+    padded = get_op("pad")(x, constant(0, x.dtype), low=(*zeros, *(p[0] for p in grow)),
+                           high=(*zeros, *(p[1] for p in grow)),
+                           interior=(*zeros, *(d - 1 for d in a.lhs_dilation)))
     if any(c != (0, 0) for c in crop):
         stops = tuple(d + c[1] for d, c in zip(padded.shape[2:], crop))
-        padded = get_op("slice")(padded, starts=(*zeros, *(-c[0] for c in crop)), stops=(*padded.shape[:2], *stops),
-                                 steps=(1,) * padded.ndim)
+        padded = get_op("slice")(padded, starts=(*zeros, *(-c[0] for c in crop)),
+                                 stops=(*padded.shape[:2], *stops), steps=(1,) * padded.ndim)
     plain = replace(a, padding=((0, 0),) * len(a.padding), lhs_dilation=(1,) * len(a.padding))
     return make_node(node.op, (padded, kernel), plain)

@@ -13,8 +13,9 @@ from planish.ir.graph import Graph
 from planish.ir.node import Node
 from planish.schedule.scalars import has_index_map, hinted, splat_of
 
-CHEAP = {"neg", "abs", "add", "sub", "mul", "cast", "select", "maximum", "minimum", "bitwise_and", "bitwise_or",
-         "bitwise_xor", "bitwise_not", "logical_not", "eq", "ne", "lt", "le", "gt", "ge", "bitcast", "check"}
+CHEAP = {"neg", "abs", "add", "sub", "mul", "cast", "select", "maximum", "minimum", "bitwise_and",
+         "bitwise_or", "bitwise_xor", "bitwise_not", "logical_not", "eq", "ne", "lt", "le", "gt", "ge",
+         "bitcast", "check"}
 INLINE_LIMIT = 300  # nodes inlined into one kernel
 
 

@@ -58,8 +58,9 @@ CASES: dict[str, tuple[Make, list[tuple[DType, tuple]]]] = {
     "softmax": (lambda x: ops.softmax(x, axis=1), [(FLOAT32, (B, 33))]),
     "softmax of a symbolic axis": (lambda x: ops.softmax(x, axis=1), [(FLOAT32, (5, POSITIVE))]),
     "softmax of both": (lambda x: ops.softmax(ops.exp(x), axis=1), [(FLOAT32, (POSITIVE, POSITIVE))]),
-    "scan of a scan": (lambda x: ops.exp(ops.cumsum(ops.cummax(x, axis=1, reverse=False, exclusive=False) * 1e-3,
-                                                    axis=1, reverse=True, exclusive=False)), [(FLOAT32, (5, B))]),
+    "scan of a scan": (lambda x: ops.exp(ops.cumsum(
+        ops.cummax(x, axis=1, reverse=False, exclusive=False) * 1e-3, axis=1, reverse=True, exclusive=False)),
+        [(FLOAT32, (5, B))]),
     "layer_norm": (lambda x, s, b: ops.layer_norm(x, s, b, axes_count=1, epsilon=1e-5),
                    [(FLOAT32, (B, 33)), (FLOAT32, (33,)), (FLOAT32, (33,))]),
     "matmul": (lambda x, y: ops.matmul(x, y), [(FLOAT32, (B, 33)), (FLOAT32, (33, 17))]),
@@ -103,12 +104,13 @@ def test_sizes_out_of_range(strategy: Any) -> None:
     within = symbol("within", 0, few - 1)
     x, y = (input_node(n, TensorType(FLOAT32, (d, 3))) for n, d in (("x", few), ("y", within)))
     good = ops.check(ops.reduce_all(ops.gt(x, 0.0), axes=(0, 1)), error="ValueError", message="negative")
-    compiled = compile_graph(Graph((x, y), (ops.concat(x, y, axis=0),), effects=(good,)), Options(strategy=strategy))
+    graph = Graph((x, y), (ops.concat(x, y, axis=0),), effects=(good,))
+    compiled = compile_graph(graph, Options(strategy=strategy))
     ones = np.ones((7, 3), np.float32)
     for n, m in ((2, 0), (2, 1), (5, 4)):
         assert compiled(ones[:n], ones[:m])[0].shape == (n + m, 3)
-    for n, m, message in ((1, 0, "few is to be from 2 to 5"), (6, 0, "few is to be from 2 to 5"),
-                          (5, 5, "within is to be from 0 to few - 1"), (2, 2, "within is to be from 0 to few - 1")):
+    few, within = "few is to be from 2 to 5", "within is to be from 0 to few - 1"
+    for n, m, message in ((1, 0, few), (6, 0, few), (5, 5, within), (2, 2, within)):
         with pytest.raises(ShapeError, match=message):
             compiled(ones[:n], ones[:m])
     with pytest.raises(ValueError, match="negative"):

@@ -82,7 +82,8 @@ class Guards:
         lines += [f"{name} is {_show(old)}" for _, old, name in self.cells]
         lines += [f"{name} has the elements it had" for *_, name in self.containers]
         lines += [f"{self.arrays.get(id(a), 'an array')} is frozen" for a in self.frozen]
-        return lines + [f"{self.arrays.get(id(a), 'an index array')} has its content" for a, _ in self.contents]
+        lines += [f"{self.arrays.get(id(a), 'an index array')} has its content" for a, _ in self.contents]
+        return lines
 
     @property
     def is_empty(self) -> bool:

@@ -26,7 +26,8 @@ def positions(rows: int = ROWS) -> bytes:
         nodes, "positions", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", "S", 4])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["B", "S", 4])],
         [numpy_helper.from_array(a, n) for n, a in constants.items()])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
 
 
 def test_bound_follows_from_the_model():
