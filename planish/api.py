@@ -13,6 +13,7 @@ f.traces, f.recompiles        # how often it was traced, and why again
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -342,12 +343,13 @@ class Jitted:
 
     def _tell(self, captured: Captured, report: Report) -> None:
         """Log what the program relies on; report and log what would make it faster."""
-        place = self._place()
-        for guard in captured.guards.names():
-            channel("guards").info("%s: %s", place, guard)
+        place, guards, hints = self._place(), channel("guards"), channel("perf_hints")
+        if guards.isEnabledFor(logging.INFO):  # what is guarded may be long to print
+            for guard in captured.guards.names():
+                guards.info("%s: %s", place, guard)
         for hint in _hints(captured):
             report.decisions.append(hint)
-            channel("perf_hints").info("%s: %s", place, hint)
+            hints.info("%s: %s", place, hint)
 
     def _place(self) -> str:
         """The function's name, file and line."""

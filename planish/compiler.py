@@ -198,8 +198,9 @@ def compile_graph(graph: Graph, options: Options = Options(), *,
     program, report.cached = load_program(code)
     clock.lap("compile")
     _fill(report, graph, built)
+    log = channel("fusion")
     for decision in report.decisions:
-        channel("fusion").info("%s: %s", graph.name, decision)
+        log.info("%s: %s", graph.name, decision)
     return NativeCompiled(graph, optimized, options, report, built, code, program)
 
 
