@@ -24,6 +24,8 @@ from planish.types import Dim, is_static, substitute
 
 GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all rows pass
 PANELS_AT_ONCE = 4       # panels a tile of few rows takes, so that enough accumulators hide the latency
+FEW_ROWS = 2             # rows of a tile up to which the panels are read from memory faster than they are used
+AHEAD_BYTES = 1024       # how far ahead they are asked for
 LONG_EPILOGUE = 8        # ops from which the epilogue is a loop over the tile's rows, not unrolled
 
 
@@ -295,6 +297,8 @@ class TileWriter(LoopWriter):
         """totals[i, j] += left[i] * right[j] at one k."""
         b, lanes = self.b, self.tile.lanes
         here = [self.moved(p, self.rhs, axis, k) for p in right]
+        if len(left) <= FEW_ROWS:
+            self.prefetch(here)
         columns = [self.right_vector(b.gep(self.element, p, b.i64(j * lanes)), mask)
                    for p in here for j, mask in enumerate(masks)]
         for i, pointer in enumerate(left):
@@ -309,6 +313,12 @@ class TileWriter(LoopWriter):
         if self.numerics == "strict":
             return self.b.bin("fadd", total, self.b.bin("fmul", x, y))
         return self.b.multiply_add(x, y, total)
+
+    def prefetch(self, pointers: list[Value]) -> None:
+        """Ask for what a few trips later reads: with few rows the right operand streams through once."""
+        for pointer in pointers:
+            ahead = self.b.gep("i8", pointer, self.b.i64(AHEAD_BYTES))
+            self.b.call("llvm.prefetch.p0", "void", [ahead, *(Value("i32", n) for n in ("0", "3", "1"))])
 
     def right_vector(self, pointer: Value, mask: Value | None) -> Value:
         type_ = vector(self.element, self.tile.lanes)
