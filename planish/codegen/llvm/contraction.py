@@ -24,7 +24,7 @@ from planish.types import Dim, is_static, substitute
 
 GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all rows pass
 PANELS_AT_ONCE = 4       # panels a tile of few rows takes, so that enough accumulators hide the latency
-FEW_ROWS = 2             # rows of a tile up to which the panels are read from memory faster than they are used
+FEW_ROWS = 2             # rows of a tile up to which panels are read from memory faster than they are used
 AHEAD_BYTES = 1024       # how far ahead they are asked for
 LONG_EPILOGUE = 8        # ops from which the epilogue is a loop over the tile's rows, not unrolled
 
