@@ -9,6 +9,7 @@ constant, else by a kernel of its own; it is read in place when it already lies 
 """
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
@@ -204,6 +205,8 @@ def _multiplying(kernel: Kernel, lhs: Load, rhs: Load) -> Kernel:
     return replace(kernel, stages=(replace(first, value=Apply("mul", (lhs, rhs), first.dtype)), *rest))
 
 
+HUGE_PAGE = 2 << 20
+
 UNROLL = 4  # steps of k in one trip
 
 
@@ -270,8 +273,13 @@ def pack_array(array: np.ndarray, roles: Roles, extent: dict[str, Dim], width: i
     panels = -(-sizes[0] // width)
     result = _aligned((panels, *sizes[1:], width), array.dtype)
     whole = sizes[0] // width
-    body = view[:whole * width].reshape(whole, width, *sizes[1:])
-    result[:whole] = np.moveaxis(body, 1, -1)
+    if strides[0] == array.itemsize:  # a panel's row is one run of bytes: copied as one element
+        run = np.dtype((np.void, width * array.itemsize))
+        rows = np.ndarray((whole, *sizes[1:]), run, array, int(start) * array.itemsize, (run.itemsize, *strides[1:]))
+        result[:whole].view(run)[..., 0] = rows
+    else:
+        body = view[:whole * width].reshape(whole, width, *sizes[1:])
+        result[:whole] = np.moveaxis(body, 1, -1)
     if whole < panels:
         columns = sizes[0] - whole * width
         result[whole, ..., :columns] = np.moveaxis(view[whole * width:], 0, -1)
@@ -287,8 +295,13 @@ def _known(size: Dim | None) -> int:
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array that starts on a cache line, as the runtime wants constants."""
+    """An uninitialised array that starts on a cache line, as the runtime wants constants; a large one in huge pages,
+    which fault and miss less."""
     size = prod(shape) * dtype.itemsize
+    if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        return np.frombuffer(memory, dtype).reshape(shape)
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start:start + size].view(dtype).reshape(shape)
