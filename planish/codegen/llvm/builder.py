@@ -210,6 +210,10 @@ class Builder:
     def store(self, x: Value, pointer: Value, align: int = 1, note: str = "") -> None:
         self.do(f"store {x}, {pointer}, align {align}{note}")
 
+    def prefetch(self, pointer: Value) -> None:
+        """Ask for the cache line of an address, to be read soon; any address will do."""
+        self.call("llvm.prefetch.p0", "void", [pointer, *(Value("i32", n) for n in ("0", "3", "1"))])
+
     # --- control
 
     def label(self, hint: str) -> str:

@@ -317,8 +317,7 @@ class TileWriter(LoopWriter):
     def prefetch(self, pointers: list[Value]) -> None:
         """Ask for what a few trips later reads: with few rows the right operand streams through once."""
         for pointer in pointers:
-            ahead = self.b.gep("i8", pointer, self.b.i64(AHEAD_BYTES))
-            self.b.call("llvm.prefetch.p0", "void", [ahead, *(Value("i32", n) for n in ("0", "3", "1"))])
+            self.b.prefetch(self.b.gep("i8", pointer, self.b.i64(AHEAD_BYTES)))
 
     def right_vector(self, pointer: Value, mask: Value | None) -> Value:
         type_ = vector(self.element, self.tile.lanes)

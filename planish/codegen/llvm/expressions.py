@@ -30,7 +30,7 @@ from planish.schedule.kernel import (
     walk,
 )
 from planish.schedule.rebuild import is_scalar
-from planish.schedule.steps import streamed
+from planish.schedule.steps import pipelined, streamed
 from planish.types import Dim, Expr, is_static, symbols_of
 from planish.types.dim import Extreme, Quotient, Symbol, atoms, is_nonnegative, terms
 
@@ -94,7 +94,7 @@ class Expressions:
         self.b, self.kernel, self.pointers, self.numerics = b, kernel, pointers, numerics
         self.scope = Scope(axes=dict(sizes))
         self.written = {s.buffer.name for stage in kernel.stages for s in stage_stores(stage)}
-        self.streamed = streamed(kernel)
+        self.streamed, self.pipelined = streamed(kernel), pipelined(kernel)
         self.stage_dims = _changes_along(kernel)
         self._depends: dict[int, frozenset[str]] = {}
         self._kept: list[Scalar] = []
@@ -261,10 +261,18 @@ class Expressions:
             return forwarded[1] if lanes_of(forwarded[1].type) == lanes else self.b.splat(forwarded[1], lanes)
         dtype = scalar.buffer.dtype.name
         pointer, stride = self.address(scalar.buffer, scalar.index, lanes)
+        if lanes > 1 and stride == 1 and scalar.buffer.name in self.pipelined:
+            self.ask_ahead(scalar.buffer, pointer[0], lanes)
         if lanes == 1 or stride == 1:
             return registers.load(self.b, dtype, pointer[0], lanes)
         loaded = [self.b.load(registers.memory_type(dtype), p, scalar.buffer.dtype.itemsize) for p in pointer]
         return registers.from_memory(self.b, self._gathered(loaded), dtype)
+
+    def ask_ahead(self, buffer: Buffer, pointer: Value, lanes: int) -> None:
+        """Prefetch the cache lines of the vector that lies `distance` bytes on; beyond the end, none."""
+        distance = self.pipelined[buffer.name]
+        for line in range(0, lanes * buffer.dtype.itemsize, 64):
+            self.b.prefetch(self.b.gep("i8", pointer, self.b.i64(distance + line)))
 
     def _gathered(self, parts: list[Value]) -> Value:
         whole = Value(vector(parts[0].type, len(parts)), "poison")
