@@ -43,7 +43,7 @@ from planish.schedule.machine import Machine
 from planish.schedule.rebuild import is_scalar
 from planish.schedule.scalars import apply, hinted
 from planish.types import BOOL, FLOAT32, FLOAT64, Dim, TensorType, is_static, substitute, symbols_of
-from planish.types.dim import minimum
+from planish.types.dim import divisors, minimum
 
 SMALL_WORK = 1 << 16    # multiply-adds below which one thread is enough
 LEAST_WORK = 1 << 10    # multiply-adds below which plain loops do as well
@@ -81,6 +81,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
                          disable: frozenset[str] = frozenset()) -> list[Kernel] | None:
     """The kernel with a register tile, after the kernel that packs its right operand if it needs one. None
     when the kernel is not a contraction that this form suits. New buffers are entered in `buffers`."""
+    kernel = split_sum(kernel)
     roles = choose_roles(kernel, hint, buffers)
     if roles is None or _work(kernel, hint) < LEAST_WORK:
         return None
@@ -99,6 +100,21 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
         kernel = steps.parallel(kernel, [a for a in (*roles.batch, *roles.m, roles.n)
                                          if a in {x.name for x in kernel.shared}])
     return [*before, kernel]
+
+
+def split_sum(kernel: Kernel) -> Kernel:
+    """The kernel with an axis of its sum cut in two where an operand takes the axis apart (a // 64 and a % 64:
+    heads of an attention, merged by a reshape), so that both parts are walked in even steps."""
+    parts = contraction_of(kernel)
+    if parts is None:
+        return kernel
+    for axis in parts.sum.axes:
+        indices = (*own_dims(parts.left), *own_dims(parts.right))
+        sizes = {d for i in indices for d in divisors(i, axis.symbol)}
+        size = sizes.pop() if len(sizes) == 1 else 0
+        if isinstance(size, int) and size and is_static(axis.extent) and axis.extent % size == 0:
+            kernel = steps.split(kernel, axis, size)
+    return kernel
 
 
 def contraction_of(kernel: Kernel) -> Contraction | None:
@@ -150,7 +166,7 @@ def _roles_along(kernel: Kernel, parts: Contraction, n: str) -> list[Roles]:
         left, right = _axes_of(lhs), _axes_of(rhs)
         if n in left or n not in right or not k <= left & right:
             continue
-        if None in (*_strides(lhs, left).values(), *_strides(rhs, right).values()):
+        if None in (*_strides(lhs, k).values(), *_strides(rhs, right).values()):
             continue
         m = tuple(a for a in shared if a in left and a not in right)
         batch = tuple(a for a in shared if a != n and a not in m)

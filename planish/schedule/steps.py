@@ -4,11 +4,12 @@
     collapse     for i in m, j in n            ->  for i in m*n: memory walked as one row
     jam          for a in n: A; for b in n: B  ->  for a in n: A; B: one loop, values stay in registers
     tile         for i in n                    ->  for o in n/t, i in min(t, n - t*o)
+    split        for a in n                    ->  for a in n/t, ai in t: of a sum, where an index takes a apart
     interchange  for i: for j                  ->  for j: for i: points of shared axes are independent
     vectorize    for a in n                    ->  for a in n by vectors of `lanes`, the rest one by one
     unroll       ... vector(l)                 ->  `factor` vectors a trip, each with its accumulator
     parallel     for s in n                    ->  points shared out among the threads
-    pipeline   load x[i]                     ->  load x[i], and ask for x[i + distance], so that memory works meanwhile
+    pipeline     load x[i]                     ->  and ask for x[i + distance]: memory works meanwhile
     stream       y[i] = ...                    ->  stores round the caches: the result is larger than they
 
 Register tiles and packing of contractions are in contraction.py.
@@ -194,6 +195,20 @@ def tile(kernel: Kernel, axis: Axis, size: int) -> Kernel:
     at = [a.name for a in kernel.shared].index(axis.name)
     shared = (*kernel.shared[:at], outer, inner, *kernel.shared[at + 1:])
     return replace(kernel, shared=shared).with_step(Step("tile", (axis.name, size)))
+
+
+def split(kernel: Kernel, axis: Axis, size: int) -> Kernel:
+    """Cut an axis of a stage, of a whole number of pieces, into a loop over pieces and a loop inside one."""
+    outer, inner = Axis(axis.name, axis.extent // size), Axis(f"{axis.name}i", size)
+    kernel = substitute_axes(kernel, {axis.name: outer.symbol * size + inner.symbol})
+
+    def cut(stage: Stage | Sort) -> Stage | Sort:
+        if isinstance(stage, Sort):
+            return stage
+        pieces = [(outer, inner) if a.name == axis.name else (a,) for a in stage.axes]
+        return replace(stage, axes=tuple(a for piece in pieces for a in piece))
+    stages = tuple(map(cut, kernel.stages))
+    return replace(kernel, stages=stages).with_step(Step("split", (axis.name, size)))
 
 
 def interchange(kernel: Kernel, order: tuple[str, ...]) -> Kernel:

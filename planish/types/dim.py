@@ -350,6 +350,12 @@ def terms(dim: Dim) -> list[Dim]:
     return [dim] if isinstance(dim, int) else [_collect([t]) for t in dim.terms]
 
 
+def divisors(dim: Dim, numerator: Dim) -> set[Dim]:
+    """The sizes by which `numerator` is divided directly in a size."""
+    found = [a for monomial, _ in _terms(dim) for a in monomial if isinstance(a, (Quotient, Remainder))]
+    return {a.divisor for a in found if a.numerator == numerator}
+
+
 def extreme_limits(dim: Dim) -> set[int]:
     """The numbers that stand directly in a max or min of a size."""
     extremes = [a for monomial, _ in _terms(dim) for a in monomial if isinstance(a, Extreme)]

@@ -1,0 +1,42 @@
+"""Contractions whose operands are seen through reshapes and transposes still get a register tile."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planish.compiler import Options, compile_graph
+from planish.ir import interpret
+from planish.ir.graph import build_graph
+from planish.ops import get_op
+from planish.types import FLOAT32, TensorType
+
+reshape, transpose = get_op("reshape"), get_op("transpose")
+
+
+def product(x, w):
+    return get_op("dot_general")(x, w, lhs_contract=(1,), rhs_contract=(0,))
+
+
+def merged_heads(x, w):
+    """[heads, rows, size] -> [rows, heads * size] @ w: what follows an attention."""
+    heads, rows, size = x.shape
+    return product(reshape(transpose(x, axes=(1, 0, 2)), shape=(rows, heads * size)), w)
+
+
+def merged_rows(x, w):
+    """Rows that a transpose and a reshape put together from two axes."""
+    a, b, k = x.shape
+    return product(reshape(transpose(x, axes=(1, 0, 2)), shape=(a * b, k)), w)
+
+
+@pytest.mark.parametrize("function, shape, depth", [
+    (merged_heads, (4, 19, 16), 64), (merged_heads, (3, 7, 5), 15), (merged_rows, (5, 6, 33), 33)])
+@pytest.mark.parametrize("strategy", ["fused", "apart"])
+def test_tiled_and_right(function, shape, depth, strategy):
+    rng = np.random.default_rng()
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in (shape, (depth, 40))]
+    graph = build_graph(function, *(TensorType(FLOAT32, a.shape) for a in arrays))
+    compiled = compile_graph(graph, Options(disable=frozenset({"fuse"} if strategy == "apart" else ())))
+    assert [k.kind for k in compiled.report.kernels] == ["contraction"]
+    expected, = interpret(graph, arrays, precision="float64")
+    np.testing.assert_allclose(compiled(*arrays)[0], expected, rtol=1e-4, atol=1e-4)
