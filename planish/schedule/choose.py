@@ -27,6 +27,7 @@ from planish.schedule.scalars import hinted
 from planish.types import Dim, bounds, is_static
 
 GRAIN = 8           # parallel points per thread that are enough to even out their cost
+COLUMNS = 4         # registers of columns that are reduced side by side: independent sums, whole cache lines
 REDUCE_UNROLL = 4   # accumulators of a reduction: latency 4 of an addition, hidden
 CHAINS = {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "erfc",
           "sigmoid", "pow"}
@@ -84,6 +85,9 @@ def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel
     if outer is not None and not kernel.rows and _size(outer, hint) >= lanes and (
             not loops or scans or _cost(kernel, outer.name) < _inner_cost(kernel)):
         kernel, name = _cut_for_threads(kernel, outer, machine)
+        reduces = any(s.combine and not s.combine.startswith("arg") for s in loops)
+        if reduces and _size(outer, hint) >= 8 * machine.lanes:
+            lanes = max(lanes, COLUMNS * machine.lanes)
         return steps.vectorize(kernel, name, lanes)
     for name in dict.fromkeys(s.axes[-1].name for s in loops if not s.running):
         jammed = [s for s in loops if s.axes[-1].name == name]

@@ -1,4 +1,4 @@
-"""Large reductions to few results in two levels: parts of a fixed size first, then what they came to.
+"""Large reductions in two levels: parts of a fixed size first, then what they came to.
 
     sum of x[1000000]  ->  sum of (sums of the rows of x[0:999424] as [244, 4096]) + sum of x[999424:1000000]
 
@@ -19,6 +19,8 @@ from planish.types import Dim, is_static
 JOIN = {"reduce_sum": "add", "reduce_prod": "mul", "reduce_max": "maximum", "reduce_min": "minimum",
         "reduce_any": "bitwise_or", "reduce_all": "bitwise_and"}
 PART = 4096        # elements of a part of one axis
+ROWS = 64          # rows of a part, when whole rows are combined: as many as stay in the second-level cache
+ROW_BYTES = 128    # of a row from which its columns are walked as vectors
 LARGE = 1 << 16    # elements that are worth two levels
 FEW = 16           # results (or parts) that do not keep the threads busy
 
@@ -31,15 +33,25 @@ def in_two_levels(node: Node, hint: Mapping[str, int]) -> Node:
     sizes = [hinted(d, dict(hint)) for d in x.shape]
     axes = tuple(sorted(node.attributes.axes))
     results = prod(n for k, n in enumerate(sizes) if k not in axes)
-    if results >= FEW or prod(sizes) < LARGE:
+    rows = results >= FEW and _combines_rows(x, axes, sizes)
+    if prod(sizes) < LARGE or (results >= FEW and not rows):
         return node
     wide = x.dtype.accumulator
     operand = x if wide is x.dtype else get_op("cast")(x, dtype=wide)
     whole = make_node(node.op, (operand,), replace(node.attributes, axes=axes))
-    made = _by_axis(whole, sizes) if len(axes) > 1 and sizes[axes[0]] >= FEW else _by_parts(whole, sizes)
+    by_axis = len(axes) > 1 and sizes[axes[0]] >= FEW
+    made = _by_axis(whole, sizes) if by_axis else _by_parts(whole, sizes, ROWS if rows else PART)
     if made is whole:
         return node
     return made if wide is x.dtype else get_op("cast")(made, dtype=x.dtype)
+
+
+def _combines_rows(x: Node, axes: tuple[int, ...], sizes: list[int]) -> bool:
+    """Whether rows are combined, so many that a column would be walked across as many pages."""
+    if len(axes) != 1:
+        return False
+    row = prod(sizes[axes[0] + 1:]) * x.dtype.itemsize
+    return row >= ROW_BYTES and sizes[axes[0]] >= 4 * ROWS
 
 
 def _by_axis(node: Node, sizes: list[int]) -> Node:
@@ -48,21 +60,21 @@ def _by_axis(node: Node, sizes: list[int]) -> Node:
     return node.op(node.op(x, axes=tuple(rest)), axes=(first,))
 
 
-def _by_parts(node: Node, sizes: list[int]) -> Node:
+def _by_parts(node: Node, sizes: list[int], part: int) -> Node:
     """The longest axis in parts, and what is left of it."""
     (x,), axes = node.operands, node.attributes.axes
     longest = max(axes, key=sizes.__getitem__)
-    if sizes[longest] < 2 * PART:
+    if sizes[longest] < 2 * part:
         return node
     before, size, after = x.shape[:longest], x.shape[longest], x.shape[longest + 1:]
-    count = size // PART
-    parts = get_op("reshape")(_cut(x, longest, 0, count * PART), shape=(*before, count, PART, *after))
+    count = size // part
+    parts = get_op("reshape")(_cut(x, longest, 0, count * part), shape=(*before, count, part, *after))
     inner = tuple(k + (k >= longest) for k in axes)
     outer = longest - sum(k < longest for k in axes)
     total = node.op(node.op(parts, axes=inner), axes=(outer,))
-    if is_static(size) and size % PART == 0:
+    if is_static(size) and size % part == 0:
         return total
-    return get_op(JOIN[node.op.name])(total, node.op(_cut(x, longest, count * PART, size), axes=axes))
+    return get_op(JOIN[node.op.name])(total, node.op(_cut(x, longest, count * part, size), axes=axes))
 
 
 def _cut(x: Node, axis: int, start: Dim, stop: Dim) -> Node:

@@ -4,7 +4,7 @@
     collapse     for i in m, j in n            ->  for i in m*n: memory walked as one row
     jam          for a in n: A; for b in n: B  ->  for a in n: A; B: one loop, values stay in registers
     tile         for i in n                    ->  for o in n/t, i in min(t, n - t*o)
-    split        for a in n                    ->  for a in n/t, ai in t: of a sum, where an index takes a apart
+    split        for a in n                    ->  for a in n/t, ai in t: where an index takes a apart
     interchange  for i: for j                  ->  for j: for i: points of shared axes are independent
     vectorize    for a in n                    ->  for a in n by vectors of `lanes`, the rest one by one
     unroll       ... vector(l)                 ->  `factor` vectors a trip, each with its accumulator
