@@ -103,7 +103,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
 
 
 def split_sum(kernel: Kernel) -> Kernel:
-    """The kernel with an axis of its sum cut in two where an operand takes the axis apart (a // 64, a % 64: the
+    """The kernel with an axis of its sum cut in two where an operand takes it apart (a // 64 and a % 64: the
     heads of an attention, merged by a reshape), so that both parts are walked in even steps."""
     parts = contraction_of(kernel)
     if parts is None:
