@@ -87,13 +87,15 @@ class TileWriter(LoopWriter):
             self.blocks()
 
     def blocks(self) -> None:
-        """Threads share batch x row tiles when there are two for each, else panels."""
+        """Threads share out batch x row tiles or panels, whichever leaves the busiest thread less to do."""
         b, one = self.b, self.b.i64(1)
         tiles = self.ceil_div(self.rows, self.tile.rows)
         panels = self.ceil_div(self.columns, self.width)
         batches = self.e.dim(self.count(self.batch))
-        by_rows = b.cmp("icmp sge", b.mul(batches, tiles), b.mul(self.threads, b.i64(2)))
-        first_item, last_item = self.part(b.mul(batches, tiles), by_rows)
+        all_items = b.mul(batches, tiles)
+        rows_share, panels_share = b.mul(self.share(all_items), panels), b.mul(self.share(panels), all_items)
+        by_rows = b.cmp("icmp sle", rows_share, panels_share)
+        first_item, last_item = self.part(all_items, by_rows)
         no = b.bin("xor", by_rows, Value("i1", "true"))
         first_panel, last_panel = self.part(panels, no)
         items = b.cmp("icmp slt", first_item, last_item)
@@ -111,10 +113,13 @@ class TileWriter(LoopWriter):
     def ceil_div(self, x: Value, size: int) -> Value:
         return self.b.bin("udiv", self.b.add(x, self.b.i64(size - 1)), self.b.i64(size))
 
+    def share(self, total: Value) -> Value:
+        """How many of `total` things the busiest thread gets."""
+        return self.b.bin("udiv", self.b.add(total, self.b.add(self.threads, self.b.i64(-1))), self.threads)
+
     def part(self, total: Value, shared: Value) -> tuple[Value, Value]:
         """This thread's range of `total` things if they are shared out, else all of them."""
-        b = self.b
-        share = b.bin("udiv", b.add(total, b.add(self.threads, b.i64(-1))), self.threads)
+        b, share = self.b, self.share(total)
         start = b.intrinsic("smin", b.mul(self.tid, share), total)
         stop = b.intrinsic("smin", b.add(start, share), total)
         return b.select(shared, start, b.i64(0)), b.select(shared, stop, total)
