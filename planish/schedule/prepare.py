@@ -11,6 +11,7 @@ from dataclasses import replace
 from planish.ir.graph import Graph, rebuild
 from planish.ir.node import Node, constant, make_node
 from planish.ops import get_op
+from planish.schedule.argmax import by_value
 from planish.schedule.partial import in_two_levels
 
 
@@ -28,9 +29,13 @@ def _prepared(node: Node, hint: Mapping[str, int]) -> Node:
 
 def _reduction(node: Node, hint: Mapping[str, int]) -> Node:
     if not getattr(node.attributes, "keepdims", False):
-        return in_two_levels(node, hint)
+        return _dropping(node, hint)
     dropped = make_node(node.op, node.operands, replace(node.attributes, keepdims=False))
-    return get_op("reshape")(in_two_levels(dropped, hint), shape=node.shape)
+    return get_op("reshape")(_dropping(dropped, hint), shape=node.shape)
+
+
+def _dropping(node: Node, hint: Mapping[str, int]) -> Node:
+    return by_value(node, hint) if node.op.name in ("argmax", "argmin") else in_two_levels(node, hint)
 
 
 def _squeezed_conv(node: Node) -> Node:
