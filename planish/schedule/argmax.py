@@ -14,6 +14,8 @@ from planish.ops import get_op
 from planish.schedule.partial import in_two_levels
 from planish.types import INT32, INT64, bounds
 
+PLACES = ("argmax", "argmin")  # the ops written here in terms of others
+
 
 def by_value(node: Node, hint: Mapping[str, int]) -> Node:
     """An equal node of an argmax or argmin that drops its axis."""

@@ -85,7 +85,7 @@ def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel
     if outer is not None and not kernel.rows and _size(outer, hint) >= lanes and (
             not loops or scans or _cost(kernel, outer.name) < _inner_cost(kernel)):
         kernel, name = _cut_for_threads(kernel, outer, machine)
-        reduces = any(s.combine and not s.combine.startswith("arg") for s in loops)
+        reduces = any(s.combine for s in loops)
         if reduces and _size(outer, hint) >= 8 * machine.lanes:
             lanes = max(lanes, COLUMNS * machine.lanes)
         return steps.vectorize(kernel, name, lanes)
@@ -132,7 +132,7 @@ def _computes_wide(kernel: Kernel) -> bool:
 
 
 def _unroll(stages: list[Stage], size: int, lanes: int) -> int:
-    if not any(s.combine for s in stages) or any(s.combine.startswith("arg") for s in stages):
+    if not any(s.combine for s in stages):
         return 1
     work = sum(isinstance(x, Apply) for s in stages for x in walk(*stage_values(s)))
     wanted = REDUCE_UNROLL if work < HEAVY else REDUCE_UNROLL // 2

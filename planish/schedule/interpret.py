@@ -37,7 +37,6 @@ from planish.types import BOOL, Dim, DType, Expr, dtype_of
 COMBINES: dict[str, np.ufunc] = {
     "add": np.add, "mul": np.multiply, "maximum": np.maximum, "minimum": np.minimum,
     "bitwise_or": np.bitwise_or, "bitwise_and": np.bitwise_and}
-POSITIONS = {"argmax": np.argmax, "argmin": np.argmin}
 
 
 def interpret_kernel(kernel: Kernel, arrays: Mapping[str, np.ndarray],
@@ -114,9 +113,6 @@ class _Machine:
         nest = _Nest(self, stage)
         if isinstance(stage, Sort):
             self.sort(stage, nest)
-        elif stage.combine in POSITIONS:
-            position = POSITIONS[stage.combine](_wide(nest.value(stage.value)))
-            self.results[stage.name] = np.asarray(position, np.int64)
         elif stage.combine:
             self.combine(stage, nest)
         else:

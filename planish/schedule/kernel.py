@@ -152,9 +152,8 @@ class Stage:
 
     map      combine "": `store` takes `value` at every point. Without axes it is also a name for its value,
              `Result(name)`, and then may have no store
-    reduce   combine is an op (add, mul, maximum, minimum, bitwise_or, bitwise_and) or argmax / argmin; the
-             result, of dtype `dtype`, is `Result(name)` for later stages. Accumulation is in
-             dtype.accumulator
+    reduce   combine is an op (add, mul, maximum, minimum, bitwise_or, bitwise_and); the result, of dtype
+             `dtype`, is `Result(name)` for later stages. Accumulation is in dtype.accumulator
     scan     running "inclusive" or "exclusive": as reduce over the one axis (none: one point), and every
              running value is stored, rounded where the stage is in the accumulator of the buffer's dtype
     """

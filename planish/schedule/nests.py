@@ -27,7 +27,7 @@ from planish.types import BOOL, INT64, Dim, DType, Shape, is_static
 from planish.types.dim import is_nonnegative
 
 COMBINE = {"reduce_sum": "add", "reduce_prod": "mul", "reduce_max": "maximum", "reduce_min": "minimum",
-           "reduce_any": "bitwise_or", "reduce_all": "bitwise_and", "argmax": "argmax", "argmin": "argmin",
+           "reduce_any": "bitwise_or", "reduce_all": "bitwise_and",
            "cumsum": "add", "cumprod": "mul", "cummax": "maximum", "cummin": "minimum"}
 WINDOW = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 UPDATE = {"none": "", "add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
@@ -153,15 +153,13 @@ def _map(w: Writer, root: Node) -> None:
 def _reduce(w: Writer, root: Node) -> None:
     x, = root.operands
     a = root.attributes
-    reduced = (a.axis,) if hasattr(a, "axis") else a.axes
     axes: list[Axis] = []
     kept = iter(w.point)
-    index = tuple(w.axis(d, axes) if k in reduced else next(kept) for k, d in enumerate(x.shape))
+    index = tuple(w.axis(d, axes) if k in a.axes else next(kept) for k, d in enumerate(x.shape))
     value = w.scalars.at(x, index)
     combine = COMBINE[root.op.name]
-    dtype = INT64 if combine.startswith("arg") else x.dtype.accumulator
-    value = value if combine.startswith("arg") else cast_to(value, dtype)
-    name = w.stage(axes, value, dtype, combine=combine)
+    dtype = x.dtype.accumulator
+    name = w.stage(axes, cast_to(value, dtype), dtype, combine=combine)
     w.put(root, Result(name, dtype), w.point, [])
 
 
@@ -235,7 +233,7 @@ def identity(combine: str, dtype: DType) -> float | int | bool:
         return True if dtype is BOOL else 1
     if combine in ("bitwise_or", "bitwise_and"):
         return combine == "bitwise_and"
-    lowest = combine in ("maximum", "argmax")
+    lowest = combine == "maximum"
     if dtype is BOOL:
         return not lowest
     if dtype.is_float:
@@ -331,8 +329,8 @@ def _scatter_nd(w: Writer, root: Node) -> None:
 
 
 _WRITERS: dict[str, Callable[[Writer, Node], None]] = {
-    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_any", "reduce_all",
-                     "argmax", "argmin"), _reduce),
+    **dict.fromkeys(("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_any",
+                     "reduce_all"), _reduce),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _scan),
     **dict.fromkeys(("sort", "argsort", "item"), _sort),
     "dot_general": _dot, "conv": _conv, "reduce_window": _window, "concat": _concat,

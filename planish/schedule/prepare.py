@@ -11,7 +11,7 @@ from dataclasses import replace
 from planish.ir.graph import Graph, rebuild
 from planish.ir.node import Node, constant, make_node
 from planish.ops import get_op
-from planish.schedule.argmax import by_value
+from planish.schedule.argmax import PLACES, by_value
 from planish.schedule.partial import in_two_levels
 
 
@@ -35,7 +35,7 @@ def _reduction(node: Node, hint: Mapping[str, int]) -> Node:
 
 
 def _dropping(node: Node, hint: Mapping[str, int]) -> Node:
-    return by_value(node, hint) if node.op.name in ("argmax", "argmin") else in_two_levels(node, hint)
+    return by_value(node, hint) if node.op.name in PLACES else in_two_levels(node, hint)
 
 
 def _squeezed_conv(node: Node) -> Node:

@@ -443,10 +443,6 @@ def _check(s: Scalars, node: Node, index: Point) -> Scalar:
     return s.at(node.operands[0], index)
 
 
-def _constant(s: Scalars, node: Node, index: Point) -> Scalar:
-    raise AssertionError("a constant that is not a splat is materialised")
-
-
 INDEX_MAPS: dict[str, Callable[[Scalars, Node, Point], Any]] = {
     "reshape": _reshape, "broadcast_to": _broadcast_to, "transpose": _transpose, "slice": _slice,
     "reverse": _reverse, "pad": _pad, "concat": _concat, "iota": _iota, "size": _size, "take": _take,

@@ -13,7 +13,7 @@ import numpy as np
 
 from planish.errors import TypeRuleError, VerificationError
 from planish.schedule.expression import result_dtype, spell, spell_load
-from planish.schedule.interpret import COMBINES, POSITIONS
+from planish.schedule.interpret import COMBINES
 from planish.schedule.kernel import (
     Apply,
     Axis,
@@ -150,12 +150,9 @@ class _Checker:
     def form(self, stage: Stage) -> Iterator[str]:
         """What a map, a reduction and a scan have, and the dtypes of value, result and store."""
         value, dtype = stage.value.dtype, stage.dtype
-        if stage.combine and stage.combine not in COMBINES and stage.combine not in POSITIONS:
+        if stage.combine and stage.combine not in COMBINES:
             yield f"{stage.combine} does not reduce"
-        if stage.combine in POSITIONS:
-            if dtype is not INT64:
-                yield f"{stage.combine} comes to a position, an i64, not {dtype}"
-        elif value not in (dtype, dtype.accumulator if stage.combine else dtype):
+        if value not in (dtype, dtype.accumulator if stage.combine else dtype):
             yield f"the stage is {dtype} and its value {spell(stage.value)} is {value}"
         if stage.running and (stage.running not in ("inclusive", "exclusive") or stage.combine not in COMBINES
                               or len(stage.axes) > 1):

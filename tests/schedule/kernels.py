@@ -161,19 +161,6 @@ def _with_nans(rng: np.random.Generator) -> Arrays:
 
 
 example("""
-kernel positions(x: f32[5, 40]) -> (most: i64[5], least: i64[5]) {
-  for s0 in 5:
-    t0: i64 = argmax over a0 in 8, a1 in 5:
-      x[s0, 5*a0 + a1]
-    t1: i64 = map:
-      most[s0] = t0
-    t2: i64 = argmin over a0 in 40:
-      x[s0, a0]
-    t3: i64 = map:
-      least[s0] = t2
-}""", _with_nans, lambda a: {"most": a["x"].argmax(1), "least": a["x"].argmin(1)})
-
-example("""
 kernel logic(x: bool[3, 9], n: u8[0]) -> (any: bool[3], all: bool[3], top: u8[3]) {
   for s0 in 3:
     t0: bool = bitwise_or over a0 in 9:

@@ -58,7 +58,6 @@ WRITTEN = {  # what is written wrongly -> (old text, new text)
     "the stage is f32 and its value cast(x[s0, a], f16) is f16":
         ("      x[s0, a]\n", "      cast(x[s0, a], f16)\n"),
     "the stage is f32 and stores to y, which is f64": ("y: f32[", "y: f64["),
-    "argmax comes to a position, an i64, not f32": ("maximum over", "argmax over"),
     "sub does not reduce": ("maximum over", "sub over"),
     "sub does not join values": ("      y[s0, a] = e[a]", "      y[s0, a] sub= e[a]"),
     "a reduction stores nothing": ("      x[s0, a]\n", "      e[a] = x[s0, a]\n"),

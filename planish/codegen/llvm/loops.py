@@ -31,7 +31,7 @@ from planish.schedule.kernel import (
 )
 from planish.schedule.nests import identity
 from planish.schedule.steps import streamed
-from planish.types import BOOL, Dim, is_static
+from planish.types import Dim, is_static
 
 Body = Callable[[int], None]
 LINE = 64  # elements: a thread's part of a vector axis begins on a cache line, whatever the dtype
@@ -62,13 +62,11 @@ def _alias(kernel: Kernel, buffer: Buffer) -> str:
 @dataclass
 class Accumulators:
     """The running values of a reduction: `vectors` (one for each of the unrolled vectors) and one for the
-    scalar rest. An argmax keeps a position beside each value."""
+    scalar rest."""
 
     stage: Stage
     vectors: list[Value]
     rest: Value
-    vector_positions: list[Value]
-    rest_positions: list[Value]
 
 
 class LoopWriter:
@@ -198,10 +196,7 @@ class LoopWriter:
     def single(self, stage: Stage, lanes: int) -> None:
         """A stage without loops: a value that is stored, named, or both; a reduction of one element."""
         wide = lanes if self.e.in_vector(self.e.depends(stage.value)) else 1
-        if stage.combine.startswith("arg"):
-            value = registers.constant(self.b, "int64", 0, wide)
-        else:
-            value = self.e.value(stage.value, wide)
+        value = self.e.value(stage.value, wide)
         self.e.set_result(stage.name, value)
         if stage.running == "exclusive":
             value = registers.constant(self.b, stage.dtype.name, identity(stage.combine, stage.dtype), wide)
@@ -222,23 +217,14 @@ class LoopWriter:
         self.stages_values = [v for s in stages for v in stage_values(s)]
         carried = self.loops(stages, axes, reductions, later, lanes)
         for accumulators, values in zip(reductions, _chunks(carried, reductions)):
-            self.e.set_result(accumulators.stage.name, self.finish(_refill(accumulators, values), lanes))
+            self.e.set_result(accumulators.stage.name, self.finish(_refill(accumulators, values)))
 
     def fresh(self, stage: Stage, axis: Axis, lanes: int) -> Accumulators:
         """Accumulators holding the identity. In outer-vector mode each lane accumulates for its own point."""
-        dtype = stage.value.dtype if stage.combine.startswith("arg") else stage.dtype
-        start = identity(stage.combine, dtype)
-
-        def constant(width: int, number: float | int | bool = start, of: str = dtype.name) -> Value:
-            return registers.constant(self.b, of, number, width)
-
-        is_arg = stage.combine.startswith("arg")
-        count = 0 if lanes > 1 or axis.lanes == 1 else 1 if is_arg else axis.unroll
-        vectors, rest = [constant(axis.lanes) for _ in range(count)], constant(lanes)
-        if not is_arg:
-            return Accumulators(stage, vectors, rest, [], [])
-        none = [constant(axis.lanes, -1, "int64") for _ in range(count)]
-        return Accumulators(stage, vectors, rest, none, [constant(lanes, -1, "int64")])
+        start, name = identity(stage.combine, stage.dtype), stage.dtype.name
+        count = 0 if lanes > 1 or axis.lanes == 1 else axis.unroll
+        vectors = [registers.constant(self.b, name, start, axis.lanes) for _ in range(count)]
+        return Accumulators(stage, vectors, registers.constant(self.b, name, start, lanes))
 
     def loops(self, stages: list[Stage], axes: tuple[Axis, ...], reductions: list[Accumulators],
               later: list[Stage | Sort], lanes: int) -> list[Value]:
@@ -300,7 +286,7 @@ class LoopWriter:
             if stage.combine:
                 accumulators = next(waiting)
                 before = accumulators.rest
-                self.accumulate(accumulators, value, turn, width, lanes)
+                self.accumulate(accumulators, value, turn, width)
                 if stage.running and stage.store is not None:
                     kept = before if stage.running == "exclusive" else accumulators.rest
                     self.e.store(stage.store, self.narrowed(stage, stage.store, kept), lanes)
@@ -313,54 +299,15 @@ class LoopWriter:
         name = stage.dtype.name
         return emit(self.b, stage.combine, (name, name), name, [x, y], self.numerics)
 
-    def accumulate(self, acc: Accumulators, value: Value, turn: int, width: int, lanes: int) -> None:
-        if acc.stage.combine.startswith("arg"):
-            self.accumulate_arg(acc, value, width, lanes)
-        elif width > 1:
+    def accumulate(self, acc: Accumulators, value: Value, turn: int, width: int) -> None:
+        if width > 1:
             acc.vectors[turn] = self.combine(acc.stage, acc.vectors[turn], value)
         else:
             acc.rest = self.combine(acc.stage, acc.rest, value)
 
-    # --- argmax, argmin: the first of the largest, and the first NaN before all
-
-    def accumulate_arg(self, acc: Accumulators, value: Value, width: int, lanes: int) -> None:
-        axis = acc.stage.axes[-1]
-        position = self.e.dim(axis.symbol, lanes if width > 1 else 1)
-        position = position if lanes_of(position.type) == lanes else self.b.splat(position, lanes)
-        if width > 1:
-            best, where = self.better(acc.stage, acc.vectors[0], acc.vector_positions[0], value, position)
-            acc.vectors[0], acc.vector_positions[0] = best, where
-        else:
-            best, where = self.better(acc.stage, acc.rest, acc.rest_positions[0], value, position)
-            acc.rest, acc.rest_positions[0] = best, where
-
-    def better(self, stage: Stage, best: Value, where: Value, value: Value,
-               position: Value) -> tuple[Value, Value]:
-        """The better of two candidates; positions break ties and make the result independent of the order."""
-        b = self.b
-        dtype = stage.value.dtype
-
-        def say(op: str, *args: Value) -> Value:
-            return emit(b, op, (dtype.name,) * len(args), BOOL.name, list(args), self.numerics)
-
-        wins = say("gt" if stage.combine == "argmax" else "lt", value, best)
-        equal = say("eq", value, best)
-        if dtype.is_float:
-            new, old = say("is_nan", value), say("is_nan", best)
-            both = b.bin("and", new, old)
-            fresh = b.bin("and", new, b.bin("xor", old, b.const(old.type, True)))
-            wins = b.bin("or", b.bin("and", wins, b.bin("xor", old, b.const(old.type, True))), fresh)
-            equal = b.bin("or", equal, both)
-        none = b.cmp("icmp slt", where, b.const(where.type, 0))
-        earlier = b.bin("and", equal, b.cmp("icmp slt", position, where))
-        take = b.bin("or", b.bin("or", wins, earlier), none)
-        return b.select(take, value, best), b.select(take, position, where)
-
     # --- the end of a reduction: a fixed tree, so that the result does not depend on the machine's load
 
-    def finish(self, acc: Accumulators, lanes: int) -> Value:
-        if acc.stage.combine.startswith("arg"):
-            return self.finish_arg(acc)
+    def finish(self, acc: Accumulators) -> Value:
         if not acc.vectors:
             return acc.rest
         level = acc.vectors
@@ -384,27 +331,14 @@ class LoopWriter:
         type_ = f"<{len(lanes)} x {vec.type.split(' x ')[1]}"
         return self.b.value(type_, f"shufflevector {vec}, {vec.type} poison, <{len(lanes)} x i32> <{picks}>")
 
-    def finish_arg(self, acc: Accumulators) -> Value:
-        best, where = acc.rest, acc.rest_positions[0]
-        for values, positions in zip(acc.vectors, acc.vector_positions):
-            for lane in range(lanes_of(values.type)):
-                value, at = self.b.extract(values, lane), self.b.extract(positions, lane)
-                empty = self.b.cmp("icmp slt", at, self.b.i64(0))
-                chosen, place = self.better(acc.stage, best, where, value, at)
-                best, where = self.b.select(empty, best, chosen), self.b.select(empty, where, place)
-        return where
-
-
 def _carried(acc: Accumulators) -> list[Value]:
-    return [*acc.vectors, acc.rest, *acc.vector_positions, *acc.rest_positions]
+    return [*acc.vectors, acc.rest]
 
 
 def _refill(acc: Accumulators, values: Sequence[Value]) -> Accumulators:
     """The same accumulators with other values, in the order of `_carried`."""
-    count = len(acc.vectors)
-    end = count + 1 + len(acc.vector_positions)
-    return Accumulators(acc.stage, list(values[:count]), values[count], list(values[count + 1:end]),
-                        list(values[end:]))
+    *vectors, rest = values
+    return Accumulators(acc.stage, vectors, rest)
 
 
 def _chunks(values: Sequence[Value], reductions: Sequence[Accumulators]) -> list[list[Value]]:

@@ -11,6 +11,7 @@ from planish.codegen.llvm.elementwise import supports
 from planish.errors import UnsupportedOp
 from planish.ir.graph import Graph
 from planish.ir.node import Node
+from planish.schedule.argmax import PLACES
 from planish.schedule.nests import has_nest
 
 
@@ -37,7 +38,7 @@ def is_native(node: Node) -> bool:
     """Whether there is native code for a node; of a control op, for its choice or loop."""
     if node.op.has("pointwise"):
         return supports(node.op.name, tuple(o.dtype.name for o in node.operands))
-    return node.op.has("control") or has_nest(node)
+    return node.op.has("control") or node.op.name in PLACES or has_nest(node)
 
 
 def _graphs_of(node: Node) -> list[Graph]:
