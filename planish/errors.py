@@ -1,6 +1,8 @@
 """Every error planish raises by itself. Each also is the built-in kind a person would expect to catch."""
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class PlanishError(Exception):
     """Base of all errors of planish."""
@@ -29,6 +31,15 @@ class SignatureError(PlanishError, TypeError):
 
 class UnsupportedOp(PlanishError, NotImplementedError):
     """An operation without a meaning in the place it is used: the message names op, place and what to do."""
+
+
+class NeedsValue(UnsupportedOp):
+    """A translation that needs to know the value of graph inputs (`inputs`, their names) or of symbolic sizes
+    (`sizes`, theirs). Captured with these given, the program can be translated: for that value."""
+
+    def __init__(self, message: str, inputs: Iterable[str] = (), sizes: Iterable[str] = ()):
+        super().__init__(message)
+        self.inputs, self.sizes = frozenset(inputs), frozenset(sizes)
 
 
 class CaptureError(PlanishError, TypeError):

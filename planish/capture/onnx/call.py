@@ -5,7 +5,7 @@ the opset since which it holds; of several, the newest that is not newer than th
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -13,9 +13,9 @@ import numpy as np
 
 from planish.capture.onnx.sizes import Sizes, Value, as_node, computed, dims_of, known
 from planish.capture.onnx.tensors import onnx_dtype
-from planish.errors import ModelError, UnsupportedOp
-from planish.ir import Node
-from planish.types import Dim, DType, dtype_of, is_static
+from planish.errors import ModelError, NeedsValue, UnsupportedOp
+from planish.ir import Graph, Node
+from planish.types import Dim, DType, dtype_of, is_static, symbols_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +72,7 @@ class Call:
         if elements is None:
             array = computed(self[i])
             if array is None:
-                self.refuse(
-                    f"its {what} (operand {i}) depends on the values of inputs, not only on their sizes",
-                    "give that input as a constant: load_graph(..., constants={name: array})",
-                )
+                self.needs_value(i, f"its {what}")
             if array.dtype.kind not in "iub" and not np.array_equal(array, np.trunc(array)):
                 self.invalid(f"its {what} (operand {i}) is not whole: {array}")
             elements = array.astype(np.int64).astype(object)
@@ -85,16 +82,14 @@ class Call:
         """As `sizes`, all of them numbers."""
         dims = self.sizes(i, what)
         if not all(map(is_static, dims)):
-            self.refuse(f"its {what} (operand {i}) depends on the symbolic sizes {', '.join(map(str, dims))}",
-                        "fix them: load_graph(..., symbols={name: number})")
+            self.needs_size(f"its {what} (operand {i})", *dims)
         return tuple(int(d) for d in dims)  # type: ignore[arg-type]
 
     def floats(self, i: int, what: str) -> tuple[float, ...]:
         """The elements of operand `i`, flat. Raises UnsupportedOp where they depend on inputs."""
         array = computed(self[i])
         if array is None:
-            self.refuse(f"its {what} (operand {i}) depends on the values of inputs, or on their sizes",
-                        "give that input as a constant: load_graph(..., constants={name: array})")
+            self.needs_value(i, f"its {what}")
         return tuple(float(v) for v in array.flat)
 
     def integer(self, i: int, what: str) -> int:
@@ -145,8 +140,33 @@ class Call:
     def refuse(self, why: str, advice: str = "") -> NoReturn:
         raise UnsupportedOp(f"{self.where}: {why}" + (f"; {advice}" if advice else ""))
 
+    def needs_value(self, i: int, what: str) -> NoReturn:
+        """`what` depends on the value of operand `i`, which is not known."""
+        inputs, sizes = dependencies(self[i])
+        raise NeedsValue(
+            f"{self.where}: {what} (operand {i}) depends on the values of inputs; "
+            f"give {_named(inputs, 'that input')} as a constant: load_graph(..., constants={{name: array}})",
+            inputs, sizes)
+
+    def needs_size(self, what: str, *dims: Dim) -> NoReturn:
+        """`what` depends on symbolic sizes."""
+        sizes = [name for dim in dims for name in symbols_of(dim)]
+        raise NeedsValue(f"{self.where}: {what} depends on the symbolic size {_named(dict.fromkeys(sizes))}; "
+                         "fix it: load_graph(..., symbols={name: number})", sizes=sizes)
+
     def invalid(self, why: str) -> NoReturn:
         raise ModelError(f"{self.where}: {why}")
+
+
+def dependencies(node: Node) -> tuple[list[str], list[str]]:
+    """The names of the inputs whose values a node depends on, and of the sizes."""
+    nodes = Graph((), (node,)).nodes()
+    inputs = [n.attributes.name for n in nodes if n.op.name == "input"]
+    return inputs, [name for n in nodes if n.op.name == "size" for name in symbols_of(n.attributes.dim)]
+
+
+def _named(names: Iterable[str], otherwise: str = "") -> str:
+    return ", ".join(names) or otherwise
 
 
 Translation = Callable[[Call], Value | Sequence[Value]]

@@ -172,9 +172,7 @@ def conv(call: Call) -> Node:
 
 def static_kernel(call: Call, sizes: Sequence[Dim]) -> tuple[int, ...]:
     if not all(map(is_static, sizes)):
-        call.refuse(
-            f"a kernel of symbolic size {tuple(sizes)}", "fix it: load_graph(..., symbols={name: number})"
-        )
+        call.needs_size(f"a kernel of size {tuple(sizes)}", *sizes)
     return tuple(sizes)  # type: ignore[arg-type]
 
 

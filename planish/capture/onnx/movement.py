@@ -242,9 +242,7 @@ def _even_parts(call: Call, whole: Dim, count: int) -> list[Dim]:
     part = (whole + count - 1) // count
     last = whole - part * (count - 1)
     if not is_nonnegative(last):
-        call.refuse(
-            f"{whole} elements in {count} parts", "fix the size: load_graph(..., symbols={name: number})"
-        )
+        call.needs_size(f"{whole} elements in {count} parts", whole)
     return [part] * (count - 1) + [last]
 
 
@@ -308,9 +306,7 @@ def _mirrored(call: Call, x: Node, axis: int, before: Dim, after: Dim, mode: str
         call.invalid(f"mode {mode!r} is not one of constant, {', '.join(_NUMPY_MODES)}")
     size = x.shape[axis]
     if not (isinstance(size, int) and isinstance(before, int) and isinstance(after, int)):
-        call.refuse(
-            f"mode {mode!r} on the symbolic size {size}", "fix it: load_graph(..., symbols={name: number})"
-        )
+        call.needs_size(f"mode {mode!r} on the size {size}", size, before, after)
     if before == after == 0:
         return x
     _require_computable(call, size + before + after)
@@ -384,7 +380,6 @@ def range_(call: Call) -> Value:
 def _scalar(call: Call, i: int) -> Any:
     array = computed(call[i])
     if array is None:
-        call.refuse(f"operand {i} depends on the values of inputs, and the result's size on it",
-                    "give that input as a constant: load_graph(..., constants={name: array})")
+        call.needs_value(i, "its size")
     return array.reshape(())[()]
 

@@ -54,9 +54,7 @@ def _ceil_extra(call: Call, size: Dim, low: Dim, high: Dim, reach: int, stride: 
     last = (size + low + high - reach + stride - 1) // stride  # its number, from 0
     starts_late = is_nonnegative(last * stride - size - low)
     if not starts_late and not is_nonnegative(size + low - 1 - last * stride):
-        call.refuse(
-            f"ceil_mode on the symbolic size {size}", "fix it: load_graph(..., symbols={name: number})"
-        )
+        call.needs_size(f"ceil_mode on the size {size}", size)
     needed = (last - 1 if starts_late else last) * stride + reach - (size + low + high)
     return needed if is_nonnegative(needed) else 0
 

@@ -196,6 +196,8 @@ def _region(region: tuple[float, ...], i: int) -> tuple[float, float]:
 
 def _static_size(call: Call, axis: int) -> int:
     size = call.shape()[axis]
-    if not is_static(size) or size == 0:
-        call.refuse(f"axis {axis} has the size {size}", "fix it: load_graph(..., symbols={name: number})")
+    if not is_static(size):
+        call.needs_size(f"axis {axis} of size {size}", size)
+    if size == 0:
+        call.refuse(f"axis {axis} is empty")
     return size

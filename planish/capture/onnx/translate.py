@@ -236,8 +236,7 @@ class Translator:
         """The branch of an If whose condition follows from constants and sizes, in place of the node."""
         (condition,) = call.sizes(0, "condition")
         if not is_static(condition):
-            call.refuse(f"its condition depends on the size {condition}",
-                        "fix it: load_graph(..., symbols={name: number})")
+            call.needs_size("its condition", condition)
         branch = call.attribute("then_branch" if condition else "else_branch")
         self._refuse_unsupported(branch.node, opsets)
         inner = {**scope, **self._initialisers(branch)}
