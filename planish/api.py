@@ -78,14 +78,15 @@ def load_onnx(
     numerics: Numerics = "default",
     strategy: Strategy = "native",
     disable: Iterable[str] = (),
-    symbols: Mapping[str, int | tuple[int, int | None]] | None = None,
+    symbols: Mapping[str, int | tuple[int, int | None] | tuple[int, int | None, int]] | None = None,
     constants: Mapping[str, Any] | None = None,
     hint: dict[str, int] | None = None,
 ) -> Compiled:
     """Compile an ONNX model: a path, its bytes or a ModelProto. The result takes arrays in the order of the
     model's inputs and returns a tuple; `.run(names, feeds)` takes and gives them by name.
 
-    symbols    names of sizes that the model leaves open -> a number, or a range (low, high)
+    symbols    names of sizes that the model leaves open -> a number, or a range (low, high) or
+               (low, high, step)
     constants  names of inputs -> arrays that they always have
     hint       typical sizes of what stays open, for choices; any other size works too
 

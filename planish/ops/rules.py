@@ -137,7 +137,8 @@ def require_at_least(what: str, value: Dim, least: Dim) -> None:
 
 
 def require_equal_sizes(what: str, a: Dim, b: Dim) -> None:
-    require(a == b, f"{what} differ: {a} and {b}")
+    if a != b:
+        raise TypeRuleError(f"{what} differ: {a} and {b}", sizes=(a, b))
 
 
 def broadcast_rule(attributes: Any, *types: TensorType) -> TensorType:

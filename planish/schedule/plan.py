@@ -282,7 +282,7 @@ def _overwritable(kernel: Kernel) -> list[tuple[str, str]]:
         for source in kernel.inputs:
             reads = [(at, x.index) for at, x in loads if x.buffer.name == source.name]
             here = bool(reads) and all(at <= written and index == store.index for at, index in reads)
-            if here and source.shape == store.buffer.shape \
+            if here and source.shape == store.buffer.shape and source.strides == store.buffer.strides \
                     and source.dtype.itemsize == store.buffer.dtype.itemsize:
                 pairs.append((store.buffer.name, source.name))
     return pairs

@@ -219,6 +219,9 @@ def _divide(numerator: Dim, divisor: Dim) -> tuple[Dim, Dim]:
             return whole + inner // divisor, inner % divisor
         inner = Expr((((), inner),))
     if not _common_divisor(inner, divisor):
+        least, most = _atom_bounds(Quotient(inner, divisor))
+        if least is not None and least == most:
+            return whole + least, inner - divisor * least
         return whole + _atom(Quotient(inner, divisor)), _atom(Remainder(inner, divisor))
     g = _common_divisor(inner, divisor)
     q, r = _divide(_scale_down(inner, g), divisor // g)

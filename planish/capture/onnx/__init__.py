@@ -3,6 +3,7 @@
     model.py       reading and checking the file
     tensors.py     tensor content and external data
     symbols.py     sizes of inputs
+    implied.py     what a model implies about them
     sizes.py       shape arithmetic on symbolic sizes
     call.py        a node as its translation sees it, and the table of translations
     translate.py   the walk over the nodes, functions
@@ -30,6 +31,7 @@ from planish.capture.onnx import (
 )
 from planish.capture.onnx.call import supported_operators
 from planish.capture.onnx.model import read_model
+from planish.capture.onnx.symbols import Known
 from planish.capture.onnx.translate import translate_model
 from planish.ir import Graph
 
@@ -38,11 +40,12 @@ __all__ = ["contractions", "indexing", "load_graph", "movement", "normalization"
 
 
 def load_graph(source: str | PathLike[str] | bytes | Any, *,
-               symbols: Mapping[str, int | tuple[int, int | None]] | None = None,
+               symbols: Known | None = None,
                constants: Mapping[str, Any] | None = None) -> Graph:
     """The graph of an ONNX model: a path, the bytes of one, or an onnx.ModelProto.
 
-    symbols    names of sizes that the model leaves open -> a number, or a range (low, high); high may be None
+    symbols    names of sizes that the model leaves open -> a number, or a range (low, high) or
+               (low, high, step); high may be None
     constants  names of inputs -> arrays that they always have, where an input says a shape or axes
 
     The graph's inputs and outputs are the model's, in order; initialisers are constants, also those that IR

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from planish.capture.onnx.call import Call, translates
+from planish.capture.onnx.movement import reshaped
 from planish.capture.onnx.pointwise import cast, number
 from planish.ir import Node, constant
 from planish.ops.rules import ops
-from planish.types import FLOAT32, is_static
+from planish.types import FLOAT32, Dim, is_static
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis to resize: `scale` as the model says it, `region` (start, end) of tf_crop_and_resize."""
+    """One axis to resize from `size` to `wanted`, Dims: `scale` is the model's, `region` (start, end) that of
+    tf_crop_and_resize."""
 
     number: int
-    size: int
-    wanted: int
+    size: Any
+    wanted: Any
     scale: float
     region: tuple[float, float]
 
@@ -102,6 +105,19 @@ def _matrix(call: Call, axis: Axis, mode: str, x: np.ndarray) -> np.ndarray:
     return matrix
 
 
+# Coordinates and roundings under which result i of nearest is element i // scale, for scales that are whole
+_WHOLE = {("asymmetric", "floor"), ("tf_half_pixel_for_nn", "floor"), ("half_pixel", "round_prefer_floor"),
+          ("half_pixel", "round_prefer_ceil"), ("pytorch_half_pixel", "round_prefer_floor"),
+          ("pytorch_half_pixel", "round_prefer_ceil")}
+
+
+def _repeated(x: Node, axis: int, times: int) -> Node:
+    """Each element of an axis `times` times."""
+    before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
+    apart = ops.broadcast_to(reshaped(x, (*before, size, 1, *after)), shape=(*before, size, times, *after))
+    return reshaped(apart, (*before, size * times, *after))
+
+
 def _resize_axis(call: Call, x: Node, axis: Axis, mode: str, coordinates: str, rounding: str) -> Node:
     if coordinates not in _COORDINATES or rounding not in _ROUNDINGS or mode not in (*_FILTERS, "nearest"):
         call.invalid(
@@ -152,7 +168,7 @@ def resize(call: Call) -> Node:
     if call.has(2) and call.shape(2) != (0,):
         chosen = _scaled(call, axes, call.floats(2, "scales"), region)
     else:
-        chosen = _sized(call, axes, call.integers(3, "sizes"), region)
+        chosen = _sized(call, axes, call.sizes(3, "sizes"), region)
     return _resized(call, chosen, call.attribute("coordinate_transformation_mode", "half_pixel"),
                     call.attribute("nearest_mode", "round_prefer_floor"))
 
@@ -162,7 +178,12 @@ def _resized(call: Call, axes: list[Axis], coordinates: str, rounding: str) -> N
     mode = {"bilinear": "linear"}.get(call.attribute("mode", "nearest"), call.attribute("mode", "nearest"))
     for axis in axes:
         untouched = axis.size == axis.wanted and axis.scale == 1 and axis.region == (0, 1)
-        x = x if untouched else _resize_axis(call, x, axis, mode, coordinates, rounding)
+        if untouched:
+            continue
+        if mode == "nearest" and (coordinates, rounding) in _WHOLE and axis.scale.is_integer():
+            x = _repeated(x, axis.number, int(axis.scale))
+        else:
+            x = _resize_axis(call, x, _static(call, axis), mode, coordinates, rounding)
     return x
 
 
@@ -171,27 +192,47 @@ def _scaled(call: Call, axes: range | tuple[int, ...], scales: tuple[float, ...]
     chosen = []
     for i, (axis, scale) in enumerate(zip(axes, scales, strict=True)):
         if scale != 1 or _region(region, i) != (0, 1):
-            size = _static_size(call, axis)
-            chosen.append(Axis(axis, size, int(np.floor(size * scale)), scale, _region(region, i)))
+            size = call.shape()[axis]
+            numerator, denominator = scale.as_integer_ratio()
+            chosen.append(Axis(axis, size, size * numerator // denominator, scale, _region(region, i)))
     return chosen
 
 
 def _sized(
-    call: Call, axes: tuple[int, ...], sizes: tuple[int, ...], region: tuple[float, ...]
+    call: Call, axes: tuple[int, ...], sizes: tuple[Dim, ...], region: tuple[float, ...]
 ) -> list[Axis]:
     """keep_aspect_ratio_policy: one scale for all axes, the least or the greatest that the sizes ask for."""
-    ratios = [n / _static_size(call, axis) for axis, n in zip(axes, sizes, strict=True)]
+    now = [call.shape()[axis] for axis in axes]
+    ratios = [_ratio(call, axis, n, size) for axis, n, size in zip(axes, sizes, now, strict=True)]
     policy = call.attribute("keep_aspect_ratio_policy", "stretch")
     if policy != "stretch":
         scale = min(ratios) if policy == "not_larger" else max(ratios)
         ratios = [scale] * len(axes)
         sizes = tuple(int(np.floor(scale * _static_size(call, axis) + 0.5)) for axis in axes)
-    return [Axis(axis, _static_size(call, axis), n, ratio, _region(region, i))
-            for i, (axis, n, ratio) in enumerate(zip(axes, sizes, ratios))]
+    return [Axis(axis, size, n, ratio, _region(region, i))
+            for i, (axis, size, n, ratio) in enumerate(zip(axes, now, sizes, ratios))]
+
+
+def _ratio(call: Call, axis: int, wanted: Dim, size: Dim) -> float:
+    """wanted / size, which symbols may leave if it is whole."""
+    whole = 0 if is_static(size) and size == 0 else wanted // size
+    if is_static(whole) and whole > 0 and whole * size == wanted:
+        return float(whole)
+    if not is_static(wanted):
+        call.needs_size(f"the wanted size {wanted} of axis {axis}, no whole multiple of {size},", wanted)
+    return wanted / _static_size(call, axis)
 
 
 def _region(region: tuple[float, ...], i: int) -> tuple[float, float]:
     return (region[i], region[i + len(region) // 2]) if region else (0.0, 1.0)
+
+
+def _static(call: Call, axis: Axis) -> Axis:
+    """An axis whose sizes are numbers. Raises NeedsValue for another."""
+    _static_size(call, axis.number)
+    if not is_static(axis.wanted):
+        call.needs_size(f"the wanted size {axis.wanted} of axis {axis.number}", axis.wanted)
+    return axis
 
 
 def _static_size(call: Call, axis: int) -> int:

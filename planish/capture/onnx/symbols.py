@@ -1,8 +1,8 @@
 """Sizes of graph inputs: dim_param names and anonymous dims become symbols with readable names.
 
 The same dim_param is the same symbol. A dim_param that is a formula over other ones ("past + seq") becomes
-that formula. The caller may fix a symbol to a number or give it a range; without one, it lies in [0,
-LONGEST].
+that formula; one that is no name at all ("?") is as good as none. The caller may fix a symbol to a number or
+give it a range; without one, it lies in [0, LONGEST].
 """
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from planish.capture.onnx.tensors import onnx_dtype
 from planish.errors import ModelError, ParseError, UnsupportedOp
 from planish.types import Dim, TensorType, parse_dim, symbol, symbols_of
 
+UNKNOWN = -1     # what some exporters write for a size that they leave open
 LONGEST = 10**9  # the size of an axis that exporters write for "no limit"
 
-Known = Mapping[str, "int | tuple[int, int | None]"]
+Known = Mapping[str, "int | tuple[int, int | None] | tuple[int, int | None, int]"]
 
 
 class SymbolTable:
@@ -27,6 +28,7 @@ class SymbolTable:
         self.file = file
         self.known = dict(known or {})
         self.dims: dict[str, Dim] = {}
+        self.steps: dict[str, int] = {}
 
     def input_types(self, inputs: Iterable[Any]) -> dict[str, TensorType]:
         """The type of each graph input (ValueInfoProto). Raises ModelError for one without a rank."""
@@ -67,11 +69,11 @@ class SymbolTable:
         return TensorType(dtype, tuple(self._dim(value.name, i, d) for i, d in enumerate(tensor.shape.dim)))
 
     def _dim(self, name: str, axis: int, dim: Any) -> Dim:
-        if dim.HasField("dim_value"):
+        if dim.HasField("dim_value") and dim.dim_value != UNKNOWN:
             if dim.dim_value < 0:
                 raise ModelError(f"{self.file}: size {axis} of input {name!r} is {dim.dim_value}")
             return dim.dim_value
-        if not dim.dim_param:
+        if not re.search(r"\w", dim.dim_param, flags=re.ASCII) or dim.dim_param == str(UNKNOWN):
             return self._declare(_identifier(f"{name}_{axis}"))
         if dim.dim_param in self.dims:
             return self.dims[dim.dim_param]
@@ -89,7 +91,8 @@ class SymbolTable:
     def _declare(self, name: str) -> Dim:
         if name not in self.dims:
             known = self.known.get(name, (0, LONGEST))
-            self.dims[name] = known if isinstance(known, int) else symbol(name, *known)
+            self.dims[name] = known if isinstance(known, int) else symbol(name, *known[:2])
+            self.steps[name] = 1 if isinstance(known, int) else (*known, 1)[2]
         return self.dims[name]
 
 

@@ -7,23 +7,23 @@ place. Every operator without a translation is listed in one error before anythi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import permutations, zip_longest
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from planish.capture.onnx.call import Call, Translation, find_translation
+from planish.capture.onnx.implied import Range, implied_range
 from planish.capture.onnx.model import Model, domain_of, import_onnx, label
 from planish.capture.onnx.pointwise import align_operands
-from planish.capture.onnx.sizes import Sizes, Value, as_node, fold
+from planish.capture.onnx.sizes import Sizes, Value, as_node, fold, make_source
 from planish.capture.onnx.symbols import Known, SymbolTable
 from planish.capture.onnx.tensors import onnx_dtype, onnx_type_number, to_array
 from planish.errors import ModelError, PlanishError, TypeRuleError, UnsupportedOp
 from planish.ir import Graph, Location, Node, Note, constant, input_node
-from planish.types import TensorType, dtype_of, is_static, substitute, symbols_of
-from planish.types import symbol as symbol_of
-from planish.types.dim import extreme_limits
+from planish.ops.rules import ops
+from planish.types import INT64, TensorType, dtype_of, is_static, substitute
 
 Scope = dict[str, Value]
 
@@ -31,34 +31,18 @@ Scope = dict[str, Value]
 def translate_model(model: Model, known: Known | None, constants: Mapping[str, Any] | None) -> Graph:
     """The graph of a model. Raises ModelError and UnsupportedOp.
 
-    A model is taken to be right about its own sizes: where it only holds together if a symbol has a bound
-    (the first n of 512 rows beside something with n rows), the symbol gets that bound, and a call checks it.
+    Sizes are held to what the model implies about them (implied.py).
     """
     known = dict(known or {})
+    found: dict[str, Range] = {}
     while True:
         try:
-            return Translator(model).graph(known, dict(constants or {}))
+            return Translator(model).graph({**known, **found}, dict(constants or {}))
         except ModelError as error:
-            bound = implied_bound(error.__cause__)
-            if bound is None or bound[0] in known:
+            implied = implied_range(error.__cause__, found)
+            if implied is None or implied[0] in known:
                 raise
-            name, low, high = bound
-            known[name] = (low, high)
-
-
-def implied_bound(error: BaseException | None) -> tuple[str, int, int] | None:
-    """(symbol, low, high) if sizes that differ would agree for all sizes of the symbol up to `high`."""
-    sizes = error.sizes if isinstance(error, TypeRuleError) else ()
-    for size, other in permutations(sizes, 2):
-        for symbol in symbols_of(size).values():
-            if is_static(size) or str(size) != symbol.name:
-                continue
-            for high in sorted(extreme_limits(other), reverse=True):
-                name = symbol.name
-                narrow = symbol_of(name, symbol.low, high)
-                if substitute(other, {name: narrow}) == narrow:
-                    return name, symbol.low, high
-    return None
+            found[implied[0]] = implied[1]
 
 
 class Translator:
@@ -67,14 +51,16 @@ class Translator:
     def __init__(self, model: Model):
         self.model = model
         self.notes: dict[Node, Note] = {}
+        self.effects: list[Node] = []
 
     def graph(self, known: Known | None, constants: dict[str, Any]) -> Graph:
         proto = self.model.graph
         self._refuse_unsupported(proto.node, self.model.opsets)
         scope = self._initialisers(proto)
         free = [v for v in proto.input if v.name not in scope]
-        types = SymbolTable(self.model.file, known).input_types(free)
-        inputs = self._inputs(types, scope, constants)
+        table = SymbolTable(self.model.file, known)
+        inputs = self._inputs(table.input_types(free), scope, constants)
+        self._hold_steps(table, scope, inputs)
         self.run(proto.node, scope, self.model.opsets)
         outputs = tuple(self._output(value, scope) for value in proto.output)
         names = tuple(value.name for value in proto.output)
@@ -83,6 +69,7 @@ class Translator:
             outputs,
             name=proto.name or "model",
             output_names=names,
+            effects=tuple(self.effects),
             notes=MappingProxyType(self.notes),
         )
 
@@ -118,6 +105,21 @@ class Translator:
             self.notes.setdefault(node, Note(Location(self.model.short_file, 0, name), name=name))
             scope[name] = node
         return tuple(as_node(scope[name]) for name in types if name not in constants)
+
+    def _hold_steps(self, table: SymbolTable, scope: Scope, inputs: tuple[Node, ...]) -> None:
+        """Inputs with a size that is to be a multiple of a number are cut there, which makes it one; a check
+        holds that nothing is lost."""
+        stepped = {name: step for name, step in table.steps.items() if step > 1}
+        even = {name: table.dims[name] // step * step for name, step in stepped.items()}
+        for node in inputs:
+            stops = tuple(substitute(d, even) for d in node.shape)
+            if stops != node.shape:
+                zeros, ones = (0,) * node.ndim, (1,) * node.ndim
+                scope[node.attributes.name] = ops.slice(node, starts=zeros, stops=stops, steps=ones)
+        for name, step in stepped.items():
+            rest = make_source("size", dim=table.dims[name] % step, dtype=INT64)
+            message = f"{self.model.short_file}: the size {name} is to be a multiple of {step}"
+            self.effects.append(ops.check(ops.eq(rest, 0), error="ValueError", message=message))
 
     def _given(self, name: str, type_: TensorType, value: Any) -> Node:
         array = np.array(value, dtype=type_.dtype.numpy)

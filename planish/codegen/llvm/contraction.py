@@ -250,6 +250,9 @@ class TileWriter(LoopWriter):
 
     def sums(self, left: list[Value], right: list[Value], at_once: int, masks: Masks) -> list[list[Value]]:
         """The accumulators of a tile after all of k: [row][vector]."""
+        for axis in self.k:  # known before the loops that need them, which need not run
+            for load in (self.lhs, self.rhs):
+                self.e.dim(self.step(load, axis))
         per_row = at_once * len(masks)
         zero = registers.constant(self.b, self.sum.dtype.name, 0.0, self.tile.lanes)
         flat = self.k_loops(self.k, left, right, [zero] * (len(left) * per_row), masks)

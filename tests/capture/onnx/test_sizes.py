@@ -256,3 +256,76 @@ def test_unknown_equality_is_left_to_run_time() -> None:
         three=[3],
     )
     check_at(model, (3,), (4,))
+
+
+# --- what a model implies about its sizes
+
+def halved_and_doubled(levels: int) -> Any:
+    """x + (x halved `levels` times by strided convolutions, then doubled as often): a feature pyramid."""
+    down = [node("Conv", [f"a{i}" if i else "x", "w"], [f"a{i + 1}"], strides=[2, 2], pads=[1, 1, 1, 1])
+            for i in range(levels)]
+    up = [node("Resize", [f"b{i}" if i else f"a{levels}", "", "scales"], [f"b{i + 1}"], mode="nearest",
+               coordinate_transformation_mode="asymmetric", nearest_mode="floor") for i in range(levels)]
+    return capture([*down, *up, node("Add", ["x", f"b{levels}"], ["y"])], {"x": (np.float32, (1, 2, "h", 6))},
+                   opset=13, scales=np.array([1, 1, 2, 2], np.float32),
+                   w=np.random.default_rng(0).normal(size=(2, 2, 3, 3)).astype(np.float32))
+
+
+def test_sizes_that_are_halved_and_doubled_are_multiples() -> None:
+    graph = check_at(halved_and_doubled(1), (1, 2, 4, 6), (1, 2, 10, 6))
+    assert shape_of(graph) == "f32[1, 2, 2*(h // 2), 6]"
+    for strategy in STRATEGIES:
+        with pytest.raises(ValueError, match="the size h is to be a multiple of 2"):
+            run(graph, {"x": np.ones((1, 2, 5, 6), np.float32)}, strategy)
+
+
+def test_multiples_are_found_step_by_step() -> None:
+    model = halved_and_doubled(3)
+    model.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "v"
+    check_at(model, (1, 2, 8, 16), (1, 2, 24, 8))
+
+
+def test_a_size_may_be_given_as_a_range_with_a_step() -> None:
+    model = capture([node("Relu", ["x"], ["y"])], {"x": (np.float32, ("n",))})
+    graph = load_graph(model, symbols={"n": (4, 64, 4)})
+    assert shape_of(graph) == "f32[4*(n // 4)]"
+    assert run(graph, {"x": np.ones(8, np.float32)})[0].shape == (8,)
+    with pytest.raises(ValueError, match="multiple of 4"):
+        run(graph, {"x": np.ones(9, np.float32)})
+
+
+def test_a_factor_that_must_be_one_bounds_its_size() -> None:
+    """[n, h, 5] with h halved twice is seen as [n, 5]: h // 4 is to be 1."""
+    model = capture([node("MaxPool", ["x"], ["a"], kernel_shape=[2, 1], strides=[2, 1]),
+                     node("MaxPool", ["a"], ["b"], kernel_shape=[2, 1], strides=[2, 1]),
+                     node("Transpose", ["b"], ["c"], perm=[0, 2, 1, 3]),
+                     node("Shape", ["c"], ["s"]), node("Slice", ["s", "zero", "one"], ["n"]),
+                     node("Concat", ["n", "rest"], ["to"], axis=0), node("Reshape", ["c", "to"], ["y"])],
+                    {"x": (np.float32, ("n", 1, "h", 5))}, zero=[0], one=[1], rest=[5])
+    graph = check_at(model, (2, 1, 4, 5), (3, 1, 7, 5))
+    with pytest.raises(ShapeError, match="h is to be from 4 to 7"):
+        run(graph, {"x": np.ones((2, 1, 8, 5), np.float32)})
+
+
+@pytest.mark.parametrize("unnamed", ["?", "-1", "*", -1])
+def test_sizes_that_have_no_name(unnamed: Any) -> None:
+    """What exporters write for "any": two of them are two sizes."""
+    model = capture([node("Neg", ["x"], ["y"])], {"x": (np.float32, ("a", "b"))})
+    for dim in model.graph.input[0].type.tensor_type.shape.dim:
+        if isinstance(unnamed, int):
+            dim.dim_value = unnamed
+        else:
+            dim.dim_param = unnamed
+    assert shape_of(check_at(model, (2, 3), (4, 1))) == "f32[x_0, x_1]"
+
+
+@pytest.mark.parametrize("way", [("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"),
+                                 ("pytorch_half_pixel", "round_prefer_ceil")])
+@pytest.mark.parametrize("by", ["scales", "sizes"])
+def test_nearest_by_a_whole_scale(way: tuple[str, str], by: str) -> None:
+    sizes = [node("Shape", ["x"], ["s"]), node("Mul", ["s", "times"], ["sizes"])]
+    resize = node("Resize", ["x", "", "scales"] if by == "scales" else ["x", "", "", "sizes"], ["y"],
+                  mode="nearest", coordinate_transformation_mode=way[0], nearest_mode=way[1])
+    model = capture([*sizes, resize], {"x": (np.float32, ("n", 2, "h", "w"))}, opset=13,
+                    scales=np.array([1, 1, 3, 2], np.float32), times=[1, 1, 3, 2])
+    assert shape_of(check_at(model, (1, 2, 5, 4), (2, 2, 1, 3))) == "f32[n, 2, 3*h, 2*w]"
