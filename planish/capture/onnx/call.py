@@ -35,12 +35,16 @@ class Call:
     def has(self, i: int) -> bool:
         return i < len(self.operands) and self.operands[i] is not None
 
-    def __getitem__(self, i: int) -> Node:
-        """Operand `i` as a node. Raises ModelError where it is missing."""
+    def value(self, i: int) -> Value:
+        """Operand `i` as it is. Raises ModelError where it is missing."""
         value = self.operands[i] if self.has(i) else None
         if value is None:
             self.invalid(f"operand {i} is missing")
-        return as_node(value)
+        return value
+
+    def __getitem__(self, i: int) -> Node:
+        """Operand `i` as a node. Raises ModelError where it is missing."""
+        return as_node(self.value(i))
 
     def get(self, i: int) -> Node | None:
         """Operand `i` as a node, or None where it is left out."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from planish.capture.onnx.call import Call, translates
+from planish.capture.onnx.sizes import Value
 from planish.ir import Node, constant
 from planish.ops.rules import ops
 from planish.types import BOOL, UINT8, DType
@@ -174,8 +175,8 @@ def bit_cast(call: Call) -> Node:
 
 
 @translates("Identity")
-def identity(call: Call) -> Node:
-    return call[0]
+def identity(call: Call) -> Value:
+    return call.value(0)
 
 
 @translates("Dropout")

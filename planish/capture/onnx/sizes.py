@@ -1,6 +1,6 @@
 """Integer tensors whose elements are known as sizes: how shape arithmetic keeps the batch symbolic.
 
-A value of a translated model is a `Node`, or a `Sizes`: what Shape gives, and what Gather, Concat, Mul...
+A tensor of a translated model is a `Node`, or a `Sizes`: what Shape gives, and what Gather, Concat, Mul...
 make of it. An operator of the table below, applied to values that are all known, is evaluated here, on object
 arrays of `Dim`. What can't be decided (is N == 3?) is left to the graph: a `Sizes` becomes a node where it is
 used as data.
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from planish.capture.onnx.containers import EmptyOptional, SequenceValue
+from planish.errors import TypeRuleError
 from planish.ir import Graph, Node, constant, interpret
 from planish.ir.node import make_node
 from planish.ops import get_op
@@ -39,7 +41,8 @@ class Sizes:
         return self.dims.shape
 
 
-Value = Node | Sizes
+Tensor = Node | Sizes
+Value = Tensor | SequenceValue | EmptyOptional
 
 
 class Undecided(Exception):
@@ -81,7 +84,7 @@ def known(value: Value | None) -> np.ndarray | None:
     """The elements of a value as Dims, or None where they are not known (or not small integers or bools)."""
     if isinstance(value, Sizes):
         return value.dims
-    if value is None or value.op.name != "constant" or value.dtype.is_float:
+    if not isinstance(value, Node) or value.op.name != "constant" or value.dtype.is_float:
         return None
     array = value.attributes.array
     return array.astype(object) if array.size <= MOST else None
@@ -102,9 +105,13 @@ def _is_computable(node: Node) -> bool:
 
 
 def as_node(value: Value) -> Node:
-    """The value as data: each size that is not a number is read at run time."""
+    """The value as data: each size that is not a number is read at run time. Raises TypeRuleError for what
+    is no tensor."""
     if isinstance(value, Node):
         return value
+    if not isinstance(value, Sizes):
+        kind = "a sequence" if isinstance(value, SequenceValue) else "an optional that holds nothing"
+        raise TypeRuleError(f"{kind} stands where a tensor is to stand")
     parts = [ops.reshape(_size_node(d, value.dtype), shape=(1,)) for d in value.dims.flat]
     joined = parts[0] if len(parts) == 1 else ops.concat(*parts, axis=0)
     return ops.reshape(joined, shape=value.shape)

@@ -7,10 +7,12 @@ give it a range; without one, it lies in [0, LONGEST].
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any
 
+from planish.capture.onnx.ends import check_given, describe
+from planish.capture.onnx.structure import Given, is_open
 from planish.capture.onnx.tensors import onnx_dtype
 from planish.errors import ModelError, ParseError, UnsupportedOp
 from planish.types import Dim, TensorType, parse_dim, symbol, symbols_of
@@ -30,32 +32,40 @@ class SymbolTable:
         self.dims: dict[str, Dim] = {}
         self.steps: dict[str, int] = {}
 
-    def input_types(self, inputs: Iterable[Any]) -> dict[str, TensorType]:
-        """The type of each graph input (ValueInfoProto). Raises ModelError for one without a rank."""
+    def input_types(self, inputs: Iterable[Any], given: Mapping[str, Given]) -> dict[str, Given]:
+        """What each of a model's inputs (ValueInfoProto) holds; `given` says it of those that the model
+        leaves open. Raises ModelError, and UnsupportedOp for an open one that `given` does not have."""
         values = list(inputs)
-        for value in values:
-            self._require_tensor(value)
-        self._declare_plain(values)
-        types = {value.name: self._type(value) for value in values}
-        unused = set(self.known) - set(self.dims)
+        self._require_open(values, given)
+        asked = set(self.known)
+        self.known = {**_sizes_said(values, given), **self.known}
+        self._declare_plain([value for value in values if not is_open(value)])
+        types = {v.name: self._open_type(v, given) if is_open(v) else self._type(v) for v in values}
+        unused = asked - set(self.dims)
         if unused:
             raise ModelError(f"{self.file} has no size called {', '.join(sorted(unused))}; "
                              f"its sizes are {', '.join(self.dims) or 'all numbers'}")
         return types
 
-    def _require_tensor(self, value: Any) -> None:
-        kind = value.type.WhichOneof("value")
-        if kind is None:
-            raise ModelError(f"{self.file}: input {value.name!r} has no type")
-        if kind != "tensor_type":
-            raise UnsupportedOp(
-                f"{self.file}: input {value.name!r} is a {kind.removesuffix('_type')}; planish takes tensors"
-            )
-        if not value.type.tensor_type.HasField("shape"):
-            raise ModelError(
-                f"{self.file}: the rank of input {value.name!r} is not known; "
-                "write its shape into the model (onnx.shape_inference, or the exporter's options)"
-            )
+    def _require_open(self, values: Iterable[Any], given: Iterable[str]) -> None:
+        """`given` may have the inputs that the model leaves open, and no others."""
+        names = [value.name for value in values if is_open(value)]
+        for name in given:
+            if name not in names:
+                raise ModelError(f"{self.file}: a type is given for {name!r}; the model leaves open the type "
+                                 f"of {', '.join(names) or 'no input'}")
+
+    def _open_type(self, value: Any, given: Mapping[str, Given]) -> Given:
+        what = f"{self.file}: input {value.name!r}"
+        if value.type.WhichOneof("value") is None:
+            raise ModelError(f"{what} has no type")
+        if value.name not in given:
+            is_tensor = value.type.WhichOneof("value") == "tensor_type"
+            fault = "has no rank" if is_tensor else f"is a {describe(value.type)}"
+            raise UnsupportedOp(f"{what} {fault}: the model does not say what it holds; say it: "
+                                "load_graph(..., types={name: a TensorType, a list of them, or None})")
+        check_given(value.type, given[value.name], what)
+        return given[value.name]
 
     def _declare_plain(self, values: Iterable[Any]) -> None:
         for value in values:
@@ -94,6 +104,29 @@ class SymbolTable:
             self.dims[name] = known if isinstance(known, int) else symbol(name, *known[:2])
             self.steps[name] = 1 if isinstance(known, int) else (*known, 1)[2]
         return self.dims[name]
+
+
+def _sizes_said(values: Iterable[Any], given: Mapping[str, Given]) -> dict[str, int]:
+    """The sizes that the model names in the types of open inputs, and that are the same number in all that
+    they hold."""
+    found: dict[str, set[Dim]] = {}
+    for value in values:
+        for size, dim in _named_sizes(value.type, given.get(value.name)):
+            found.setdefault(size, set()).add(dim)
+    single = {name: next(iter(dims)) for name, dims in found.items() if len(dims) == 1}
+    return {name: dim for name, dim in single.items() if isinstance(dim, int)}
+
+
+def _named_sizes(type_: Any, given: Given) -> Iterator[tuple[str, Dim]]:
+    kind = type_.WhichOneof("value")
+    if isinstance(given, TensorType) and kind == "tensor_type":
+        yield from ((size.dim_param, d) for size, d in zip(type_.tensor_type.shape.dim, given.shape)
+                    if is_name(size.dim_param))
+    elif kind == "optional_type":
+        yield from _named_sizes(type_.optional_type.elem_type, given)
+    elif kind == "sequence_type" and isinstance(given, Sequence):
+        for part in given:
+            yield from _named_sizes(type_.sequence_type.elem_type, part)
 
 
 def _identifier(text: str) -> str:

@@ -11,25 +11,35 @@ from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from planish.capture.onnx.call import Call, Translation, find_translation
+from planish.capture.onnx.containers import EmptyOptional, SequenceValue
+from planish.capture.onnx.ends import (
+    GraphInputs,
+    GraphOutputs,
+    constant_value,
+    declared_dtype,
+    dtype_in,
+    given_as,
+)
 from planish.capture.onnx.implied import Range, implied_range
 from planish.capture.onnx.model import Model, domain_of, import_onnx, label
 from planish.capture.onnx.pointwise import align_operands
-from planish.capture.onnx.sizes import Sizes, Value, as_node, fold, make_source
+from planish.capture.onnx.sequences import elements_beside
+from planish.capture.onnx.sizes import Value, fold, make_source
+from planish.capture.onnx.structure import CapturedModel, Form, Given, is_open
 from planish.capture.onnx.symbols import Known, SymbolTable
-from planish.capture.onnx.tensors import onnx_dtype, onnx_type_number, to_array
+from planish.capture.onnx.tensors import onnx_type_number, to_array
 from planish.errors import ModelError, PlanishError, TypeRuleError, UnsupportedOp
-from planish.ir import Graph, Location, Node, Note, constant, input_node
+from planish.ir import Graph, Location, Node, Note, constant
 from planish.ops.rules import ops
-from planish.types import INT64, TensorType, dtype_of, is_static, substitute
+from planish.types import INT64, is_static, substitute
 
 Scope = dict[str, Value]
 
 
-def translate_model(model: Model, known: Known | None, constants: Mapping[str, Any] | None) -> Graph:
-    """The graph of a model. Raises ModelError and UnsupportedOp.
+def translate_model(model: Model, known: Known | None, constants: Mapping[str, Any] | None,
+                    types: Mapping[str, Given] | None = None) -> CapturedModel:
+    """The graph of a model, and how its inputs and outputs lie in it. Raises ModelError and UnsupportedOp.
 
     Sizes are held to what the model implies about them (implied.py).
     """
@@ -37,7 +47,7 @@ def translate_model(model: Model, known: Known | None, constants: Mapping[str, A
     found: dict[str, Range] = {}
     while True:
         try:
-            return Translator(model).graph({**known, **found}, dict(constants or {}))
+            return Translator(model).captured({**known, **found}, dict(constants or {}), dict(types or {}))
         except ModelError as error:
             implied = implied_range(error.__cause__, found)
             if implied is None or implied[0] in known:
@@ -53,25 +63,27 @@ class Translator:
         self.notes: dict[Node, Note] = {}
         self.effects: list[Node] = []
 
-    def graph(self, known: Known | None, constants: dict[str, Any]) -> Graph:
+    def captured(self, known: Known | None, constants: dict[str, Any],
+                 types: dict[str, Given]) -> CapturedModel:
         proto = self.model.graph
         self._refuse_unsupported(proto.node, self.model.opsets)
         scope = self._initialisers(proto)
         free = [v for v in proto.input if v.name not in scope]
-        table = SymbolTable(self.model.file, known)
-        inputs = self._inputs(table.input_types(free), scope, constants)
-        self._hold_steps(table, scope, inputs)
+        inputs, table = GraphInputs(self._note_end), SymbolTable(self.model.file, known)
+        input_forms = self._bind_inputs(inputs, free, scope, table, constants, types)
+        self._hold_steps(table, scope, inputs.nodes)
         self.run(proto.node, scope, self.model.opsets)
-        outputs = tuple(self._output(value, scope) for value in proto.output)
-        names = tuple(value.name for value in proto.output)
-        return Graph(
-            inputs,
-            outputs,
+        outputs = GraphOutputs()
+        output_forms = {value.name: self._bind_output(outputs, value, scope) for value in proto.output}
+        graph = Graph(
+            tuple(inputs.nodes),
+            tuple(outputs.nodes),
             name=proto.name or "model",
-            output_names=names,
+            output_names=tuple(outputs.names),
             effects=tuple(self.effects),
             notes=MappingProxyType(self.notes),
         )
+        return CapturedModel(graph, input_forms, output_forms)
 
     # --- ends
 
@@ -92,28 +104,41 @@ class Translator:
             scope[tensor.name] = node
         return scope
 
-    def _inputs(
-        self, types: dict[str, TensorType], scope: Scope, constants: dict[str, Any]
-    ) -> tuple[Node, ...]:
-        unknown = set(constants) - set(types)
+    def _bind_inputs(self, inputs: GraphInputs, protos: list[Any], scope: Scope, table: SymbolTable,
+                     constants: dict[str, Any], types: dict[str, Given]) -> dict[str, Form]:
+        """Put the values of the model's inputs into `scope`; the Forms of those that are not constants."""
+        names = [value.name for value in protos]
+        unknown = set(constants) - set(names)
         if unknown:
             raise ModelError(f"{self.model.file} has no input called {', '.join(sorted(unknown))}; "
-                             f"its inputs are {', '.join(types)}")
-        for name, type_ in types.items():
-            given = name in constants
-            node = self._given(name, type_, constants[name]) if given else input_node(name, type_)
-            self.notes.setdefault(node, Note(Location(self.model.short_file, 0, name), name=name))
-            scope[name] = node
-        return tuple(as_node(scope[name]) for name in types if name not in constants)
+                             f"its inputs are {', '.join(names)}")
+        for value in protos:
+            if value.name in constants and is_open(value):
+                what = f"{self.model.file}: the constant for input {value.name!r}"
+                types = {**types, value.name: given_as(value.type, constants[value.name], what)}
+        given, forms = table.input_types(protos, types), {}
+        for value in protos:
+            name, what = value.name, f"{self.model.file}: the constant for input {value.name!r}"
+            dtype = declared_dtype(value.type, what)
+            if name in constants:
+                scope[name] = constant_value(what, given[name], constants[name], dtype)
+                self._note_end(scope[name], name)
+            else:
+                scope[name], forms[name] = inputs.bind(name, given[name], dtype)
+        return forms
 
-    def _hold_steps(self, table: SymbolTable, scope: Scope, inputs: tuple[Node, ...]) -> None:
+    def _note_end(self, value: Value, name: str) -> None:
+        if isinstance(value, Node):
+            self.notes.setdefault(value, Note(Location(self.model.short_file, 0, name), name=name))
+
+    def _hold_steps(self, table: SymbolTable, scope: Scope, inputs: Sequence[Node]) -> None:
         """Inputs with a size that is to be a multiple of a number are cut there, which makes it one; a check
         holds that nothing is lost."""
         stepped = {name: step for name, step in table.steps.items() if step > 1}
         even = {name: table.dims[name] // step * step for name, step in stepped.items()}
         for node in inputs:
             stops = tuple(substitute(d, even) for d in node.shape)
-            if stops != node.shape:
+            if stops != node.shape and scope.get(node.attributes.name) is node:
                 zeros, ones = (0,) * node.ndim, (1,) * node.ndim
                 scope[node.attributes.name] = ops.slice(node, starts=zeros, stops=stops, steps=ones)
         for name, step in stepped.items():
@@ -121,27 +146,12 @@ class Translator:
             message = f"{self.model.short_file}: the size {name} is to be a multiple of {step}"
             self.effects.append(ops.check(ops.eq(rest, 0), error="ValueError", message=message))
 
-    def _given(self, name: str, type_: TensorType, value: Any) -> Node:
-        array = np.array(value, dtype=type_.dtype.numpy)
-        array.flags.writeable = False
-        fits = array.ndim == type_.rank and all(
-            d == n or not is_static(d) for d, n in zip(type_.shape, array.shape)
-        )
-        if not fits:
-            raise ModelError(
-                f"{self.model.file}: the constant for input {name!r} has shape {array.shape}; it is {type_}"
-            )
-        return constant(array)
-
-    def _output(self, value: Any, scope: Scope) -> Node:
-        node = as_node(scope[value.name])
-        declared = value.type.tensor_type.elem_type
-        if declared and onnx_dtype(declared, f"{self.model.file}: output {value.name!r}") is not node.dtype:
-            raise ModelError(
-                f"{self.model.file}: output {value.name!r} is declared {onnx_dtype(declared, '').name} "
-                f"and computed {node.dtype.name}"
-            )
-        return node
+    def _bind_output(self, outputs: GraphOutputs, proto: Any, scope: Scope) -> Form:
+        value, what = scope[proto.name], f"{self.model.file}: output {proto.name!r}"
+        declared, computed = declared_dtype(proto.type, what), dtype_in(value)
+        if declared is not None and computed is not None and declared is not computed:
+            raise ModelError(f"{what} is declared {declared.name} and computed {computed.name}")
+        return outputs.bind(proto.name, value)
 
     # --- what can be translated
 
@@ -211,6 +221,8 @@ class Translator:
         try:
             if (call.domain, call.op_type) == ("", "If"):
                 return self._branch(call, scope, opsets, outer)
+            if (call.domain, call.op_type) == ("", "SequenceMap"):
+                return self._map(call, scope, opsets, outer)
             return self._translated(node, call)
         except TypeRuleError as error:
             raise ModelError(f"{call.where}: {error}") from error
@@ -231,7 +243,7 @@ class Translator:
         if translation is None:
             return self._expand(_body(node, call), call)
         result = translation(call)
-        return (result,) if isinstance(result, (Node, Sizes)) else result
+        return result if isinstance(result, (tuple, list)) else (result,)
 
     def _branch(self, call: Call, scope: Scope, opsets: Mapping[str, int],
                 outer: Mapping[str, Any]) -> Sequence[Value | None]:
@@ -244,6 +256,19 @@ class Translator:
         inner = {**scope, **self._initialisers(branch)}
         self.run(branch.node, inner, opsets, outer)
         return [inner.get(value.name) for value in branch.output]
+
+    def _map(self, call: Call, scope: Scope, opsets: Mapping[str, int],
+             outer: Mapping[str, Any]) -> Sequence[Value]:
+        """The sequences of what the body gives for each element of the first operand, and of others."""
+        body = call.attribute("body")
+        self._refuse_unsupported(body.node, opsets)
+        rows = []
+        for operands in elements_beside(call):
+            inner = {**scope, **self._initialisers(body), **dict(zip((v.name for v in body.input), operands))}
+            self.run(body.node, inner, opsets, outer)
+            rows.append([inner[value.name] for value in body.output])
+        declared = [declared_dtype(value.type, call.where) for value in body.output]
+        return [SequenceValue(tuple(row[i] for row in rows), dtype) for i, dtype in enumerate(declared)]
 
     def _expand(self, function: Any, call: Call) -> tuple[Value | None, ...]:
         """The outputs of a function's body on the call's operands."""
@@ -311,7 +336,8 @@ def _attribute(proto: Any, folder: Any, where: str) -> Any:
 # --- functions
 
 def _is_supported(domain: str, op_type: str, opset: int) -> bool:
-    return ((domain, op_type) == ("", "If") or find_translation(domain, op_type, opset) is not None
+    return ((domain, op_type) in (("", "If"), ("", "SequenceMap"))
+            or find_translation(domain, op_type, opset) is not None
             or _standard_function(domain, op_type, opset) is not None)
 
 
@@ -369,12 +395,21 @@ def _resolved(onnx: Any, node: Any, call: Call) -> Any:
 
 
 def _type_proto(onnx: Any, value: Value | None) -> bytes:
-    if value is None:
-        return onnx.TypeProto().SerializeToString()
+    return _type_of(onnx.helper, value).SerializeToString() if value is not None else \
+        onnx.TypeProto().SerializeToString()
+
+
+def _type_of(helper: Any, value: Value) -> Any:
+    if isinstance(value, EmptyOptional):
+        return helper.make_optional_type_proto(helper.make_tensor_type_proto(0, None))
+    if isinstance(value, SequenceValue):
+        first = value.elements[0] if value.elements else None
+        number = 0 if value.dtype is None else onnx_type_number(value.dtype)
+        return helper.make_sequence_type_proto(
+            helper.make_tensor_type_proto(number, None) if first is None else _type_of(helper, first)
+        )
     dims = [d if is_static(d) else str(d) for d in value.shape]
-    return onnx.helper.make_tensor_type_proto(
-        onnx_type_number(dtype_of(value.dtype)), dims
-    ).SerializeToString()
+    return helper.make_tensor_type_proto(onnx_type_number(value.dtype), dims)
 
 
 def _list_missing(file: str, missing: dict[tuple[str, str, int], list[Any]]) -> str:

@@ -320,9 +320,9 @@ REFUSED: dict[str, tuple[Any, type, str]] = {
     ),
     "rank": (
         lambda: changed(relu(), lambda m: m.graph.input[0].type.tensor_type.ClearField("shape")),
-        ModelError,
-        ("model: the rank of input 'x' is not known; write its shape into the model (onnx.shape_inference, "
-         "or the exporter's options)"),
+        UnsupportedOp,
+        ("model: input 'x' has no rank: the model does not say what it holds; say it: "
+         "load_graph(..., types={name: a TensorType, a list of them, or None})"),
     ),
     "output dtype": (
         lambda: changed(
@@ -341,7 +341,8 @@ REFUSED: dict[str, tuple[Any, type, str]] = {
             relu(), lambda m: m.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("x", 1, [3]))
         ),
         UnsupportedOp,
-        "model: input 'x' is a sequence; planish takes tensors",
+        ("model: input 'x' is a seq(tensor(float)): the model does not say what it holds; say it: "
+         "load_graph(..., types={name: a TensorType, a list of them, or None})"),
     ),
     "several operators": (
         lambda: model_of(
