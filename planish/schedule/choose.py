@@ -10,6 +10,7 @@ from math import prod
 
 from planish.schedule import steps
 from planish.schedule.access import Access, accesses, stride_along
+from planish.schedule.distribute import TRANSCENDENTAL, distribute
 from planish.schedule.kernel import (
     Apply,
     Axis,
@@ -23,14 +24,13 @@ from planish.schedule.kernel import (
     walk,
 )
 from planish.schedule.machine import Machine
+from planish.schedule.rebuild import is_scalar
 from planish.schedule.scalars import hinted
-from planish.types import Dim, bounds, is_static
+from planish.types import Dim, bounds, is_static, substitute
 
 GRAIN = 8           # parallel points per thread that are enough to even out their cost
 COLUMNS = 4         # registers of columns that are reduced side by side: independent sums, whole cache lines
 REDUCE_UNROLL = 4   # accumulators of a reduction: latency 4 of an addition, hidden
-CHAINS = {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "erfc",
-          "sigmoid", "pow"}
 HEAVY = 12          # pointwise ops from which one vector at a time keeps the units busy
 PAGE = 4096         # bytes ahead that large inputs are asked for
 PIECE = 64          # points of the vector axis in one piece, when pieces are shared out
@@ -43,6 +43,7 @@ def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Ke
     if kernel.serial or any(isinstance(s, Sort) for s in kernel.stages):
         return kernel if kernel.serial else _parallel(kernel, hint, machine)
     kernel = _interchange(steps.jam(steps.collapse(kernel)), machine, hint)
+    kernel = distribute(kernel) or kernel
     kernel = _vectorize(kernel, machine, hint)
     kernel = _parallel(kernel, hint, machine)
     return _pipeline(_stream(kernel, machine, hint), machine, hint)
@@ -124,7 +125,7 @@ def _lanes(kernel: Kernel, machine: Machine, size: int) -> int:
 
 
 def _has_chains(kernel: Kernel) -> bool:
-    return any(isinstance(x, Apply) and x.op in CHAINS for x in _scalars(kernel))
+    return any(isinstance(x, Apply) and x.op in TRANSCENDENTAL for x in _scalars(kernel))
 
 
 def _computes_wide(kernel: Kernel) -> bool:
@@ -197,12 +198,18 @@ def _stream(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
         vector = next((a for a in (*kernel.shared, *stage_axes(stage)) if a.lanes > 1), None)
         if vector is None or bytes_ < max(machine.l3, 2 << 20) or _reads(kernel, buffer.name):
             continue
-        strides = [s for s, i in zip(buffer.strides, store.index) if i != vector.symbol]
-        aligned = all(is_static(s) and s % vector.lanes == 0 for s in strides)
         whole = vector.lanes * buffer.dtype.itemsize % 16 == 0
-        if aligned and whole and store.index and store.index[-1] == vector.symbol:
+        if whole and _starts_vectors(Access(buffer, store.index), vector):
             kernel = steps.stream(kernel, buffer.name)
     return kernel
+
+
+def _starts_vectors(access: Access, vector: Axis) -> bool:
+    """Whether the access walks the vector axis in order, from a multiple of the vector's lanes."""
+    if any(map(is_scalar, access.index)) or stride_along(access, vector.name) != 1:
+        return False
+    start = substitute(access.buffer.offset(access.index), {vector.name: 0})
+    return start % vector.lanes == 0
 
 
 def _pipeline(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:

@@ -28,7 +28,7 @@ _LOG = (-0.076358005404, 0.12765869498, -0.13161534071, 0.1420122236, -0.1662318
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 
 _LN2 = 0.6931471805599453
-_TANH = tuple(2.0 ** (5 - k) * c for k, c in enumerate(F32.exp))  # 2 P(2 r), P the polynomial of exp
+_TANH = tuple(2.0 ** (5 - k) * c for k, c in enumerate(F32.exp))  # (S - 1) / r; of exp, at 2 r
 _TANH_P = (1.5231144029e-08, 2.1895242561e-05, 0.0035716355123, 0.13444530261, 0.99999999365)
 _TANH_Q = (8.522761154e-07, 0.00034113518007, 0.02616458777, 0.46777857621, 1.0)
 
@@ -60,15 +60,16 @@ def log(x: Lanes) -> Lanes:
 
 
 def tanh(x: Lanes) -> Lanes:
-    """h / (h + 1) with h = (e^2|x| - 1) / 2, which loses nothing near 0; of |x|, because the quotient then
-    damps an error of h. One constant for ln(2)/2 will do: where n is large the result hardly moves with h."""
-    a = x.abs().at_most(10.0)
-    n, bits = round_by_magic(a, 2 * LOG2_E)
+    """h / (h + 1) with h = (e^2x - 1) / 2, which loses nothing near 0: with 2x = n ln(2) + 2r,
+    h = 2^n r S(r) - (1 - 2^n) / 2, whose parts have the sign of a zero x. One constant for ln(2)/2 will do:
+    where n is large the result hardly moves with h."""
+    a = x.at_least(-10.0).at_most(10.0)
+    n, bits = round_by_magic(a, 2 * LOG2_E, ahead=F32.bias)
     r = fma(n, -_LN2 / 2, a)
-    half_q = fma(r * r, horner(_TANH, r), r)
-    power = power_of_two(bits, F32.bias, F32)
-    h = fma(power, half_q, fma(power, 0.5, -0.5))
-    return or_sign(h / (h + 1.0), x)
+    s = horner((*_TANH, 1.0), r)
+    power = power_of_two(bits, 0, F32)
+    h = fma(power * r, s, -fma(-power, 0.5, 0.5))
+    return h / (h + 1.0)
 
 
 def tanh_fast(x: Lanes) -> Lanes:
@@ -81,10 +82,10 @@ def erf(x: Lanes) -> Lanes:
     a = x.abs().at_most(4.0)
     near = fma(a, horner(_ERF_NEAR, a * a), a)
     log_erfc = fma(horner(_ERF_FAR, a), a, -a)
-    n, bits = round_by_magic(log_erfc, LOG2_E)
+    n, bits = round_by_magic(log_erfc, LOG2_E, ahead=F32.bias)
     r = fma(n, -_LN2, log_erfc)
     q = fma(r * r, horner(EXP_F32_FAST, r), r)
-    power = power_of_two(bits, F32.bias, F32)
+    power = power_of_two(bits, 0, F32)
     far = fma(-power, q, 1.0 - power)
     return or_sign((a > _ERF_CUT).select(far, near), x)
 

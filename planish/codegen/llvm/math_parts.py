@@ -56,15 +56,19 @@ def format_of(x: Lanes) -> Format:
     return F32 if x.element == "float" else F64
 
 
-def round_by_magic(x: Lanes, scale: float) -> tuple[Lanes, Lanes]:
-    """The integer nearest to x * scale (below 2^(mantissa - 1)): a float, and the low bits of an integer."""
-    magic = format_of(x).magic
+def round_by_magic(x: Lanes, scale: float, ahead: int = 0) -> tuple[Lanes, Lanes]:
+    """The integer nearest to x * scale (below 2^(mantissa - 1)): a float, and `ahead` more in the low bits of
+    an integer."""
+    magic = format_of(x).magic + ahead
     shifted = fma(x, scale, magic)
     return shifted - magic, shifted.bits()
 
 
 def power_of_two(n: Lanes, offset: int | Lanes, form: Format) -> Lanes:
-    """2^(n + offset - bias) from the low bits of n; the result must be a normal number."""
+    """2^(n + offset - bias) from the low bits of n; the result must be a normal number. An offset of 0 costs
+    nothing: n comes from `round_by_magic(..., ahead=bias)`."""
+    if offset == 0:
+        return (n << form.mantissa).floats()
     if isinstance(offset, int):
         return ((n << form.mantissa) + (offset << form.mantissa)).floats()
     return ((n << form.mantissa) + offset).floats()
