@@ -6,8 +6,8 @@
 In: a kernel of maps, scheduled no further than jammed. Out: an equal one, or None where it would not pay.
 What a core can overlap is bounded by its window of instructions: of a chain of 30 dependent operations, each
 3 to 10 cycles long, it holds some five points at a time, and its arithmetic units idle half the time. Of a
-short chain it holds many. The price is a store and a load in the first-level cache. (Loop distribution: Kennedy and
-McKinley, "Loop distribution with arbitrary control flow", 1990; the reason here is the window, not memory.)
+short chain it holds many. The price is a store and a load in the first-level cache. (The transformation is
+loop distribution, Kennedy and McKinley 1990; the reason here is the window, not memory.)
 """
 from __future__ import annotations
 
