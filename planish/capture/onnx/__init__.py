@@ -12,8 +12,8 @@
     translate.py   the walk over the nodes, functions
 
 The translations are tables, foreign operator -> our ops, in files by family: pointwise, movement, reductions,
-indexing, contractions, pooling, normalization, quantization, resizing, sequences. The package onnx is loaded
-at the first call.
+indexing, contractions, pooling, normalization, quantization, resizing, sampling, spectral, chance,
+determinant, training, sequences. The package onnx is loaded at the first call.
 """
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from os import PathLike
 from typing import Any
 
 from planish.capture.onnx import (
+    chance,
     contractions,
+    determinant,
     indexing,
     movement,
     normalization,
@@ -31,7 +33,10 @@ from planish.capture.onnx import (
     quantization,
     reductions,
     resizing,
+    sampling,
     sequences,
+    spectral,
+    training,
 )
 from planish.capture.onnx.call import supported_operators
 from planish.capture.onnx.model import read_model
@@ -40,9 +45,9 @@ from planish.capture.onnx.symbols import Known
 from planish.capture.onnx.translate import translate_model
 from planish.ir import Graph
 
-__all__ = ["CapturedModel", "contractions", "given_of", "indexing", "load_graph", "load_model", "movement",
-           "normalization", "open_inputs", "pointwise", "pooling", "quantization", "reductions", "resizing",
-           "sequences", "supported_operators"]
+__all__ = ["CapturedModel", "chance", "contractions", "determinant", "given_of", "indexing", "load_graph",
+           "load_model", "movement", "normalization", "open_inputs", "pointwise", "pooling", "quantization",
+           "reductions", "resizing", "sampling", "sequences", "spectral", "supported_operators", "training"]
 
 
 def load_graph(source: str | PathLike[str] | bytes | Any, *,

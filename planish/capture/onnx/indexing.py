@@ -1,10 +1,10 @@
-"""Gather and Scatter families, OneHot, ReverseSequence. Negative indices count from the end."""
+"""Gather and Scatter families, OneHot, ReverseSequence, TensorScatter. Negative indices are from the end."""
 from __future__ import annotations
 
 from planish.capture.onnx.call import Call, translates
 from planish.capture.onnx.movement import reshaped
 from planish.capture.onnx.pointwise import cast, number
-from planish.capture.onnx.sizes import make_source
+from planish.capture.onnx.sizes import make_source, size_node
 from planish.ir import Node
 from planish.ops.rules import ops
 from planish.types import INT64
@@ -66,3 +66,18 @@ def reverse_sequence(call: Call) -> Node:
     n = reshaped(lengths, tuple(d if i == batch else 1 for i, d in enumerate(x.shape)))
     source = ops.select(ops.lt(at, n), n - 1 - at, at)
     return ops.take_along(x, source, axis=time)
+
+
+@translates("TensorScatter", since=24)
+def tensor_scatter(call: Call) -> Node:
+    """The cache with the update in it, per batch from its write index on; circular: modulo its length."""
+    cache, update, axis = call[0], call[1], call.axis(default=-2)
+    length, count = cache.shape[axis], update.shape[axis]
+    batch = (cache.shape[0], *[1] * (cache.ndim - 1))
+    start = reshaped(cast(call[2], INT64), batch) if call.has(2) else number(0, INT64)
+    at = make_source("iota", shape=cache.shape, axis=axis, dtype=INT64) - start
+    if call.attribute("mode", "linear") == "circular":
+        at = ops.mod(at, size_node(length, INT64))
+    new = ops.bitwise_and(ops.ge(at, number(0, INT64)), ops.lt(at, size_node(count, INT64)))
+    source = ops.select(new, at, number(0, INT64))
+    return ops.select(new, ops.take_along(update, source, axis=axis), cache)

@@ -179,15 +179,6 @@ def identity(call: Call) -> Value:
     return call.value(0)
 
 
-@translates("Dropout")
-def dropout(call: Call) -> tuple[Node, ...]:
-    """The identity, as in inference; the mask is all true."""
-    if call.has(2) and any(call.integers(2, "training mode")):
-        call.refuse("training mode is not supported", "export the model for inference")
-    mask = ops.broadcast_to(number(True, BOOL), shape=call.shape())
-    return call[0], mask
-
-
 # --- activations
 
 @translates("Elu")

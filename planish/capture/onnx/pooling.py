@@ -1,18 +1,21 @@
-"""Pooling: windows over the spatial axes of [N, C, sizes...]."""
+"""Pooling: windows over the spatial axes of [N, C, sizes...]; MaxUnpool, Col2Im: the other way."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+
 from planish.capture.onnx.call import Call, translates
 from planish.capture.onnx.contractions import Padding, per_axis, window_padding
-from planish.capture.onnx.movement import broadcast
+from planish.capture.onnx.movement import broadcast, constant_pad, reshaped
 from planish.capture.onnx.pointwise import number
-from planish.capture.onnx.sizes import computed
+from planish.capture.onnx.sizes import computed, make_source, size_node
 from planish.ir import Node, constant
 from planish.ops.rules import ops
-from planish.types import Dim, is_static
-from planish.types.dim import is_nonnegative
+from planish.types import BOOL, INT64, Dim, Shape, element_count, is_static
+from planish.types.dim import maximum, minimum
 
 
 @dataclass(frozen=True)
@@ -44,25 +47,132 @@ def _windows(call: Call) -> Windows:
     padding = window_padding(call, sizes, kernel, strides, dilations)
     explicit = call.attribute("auto_pad", "NOTSET") in ("NOTSET", "")
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
-    extra = tuple(_ceil_extra(call, n, low, high, r, s) if call.flag("ceil_mode") and explicit else 0
+    extra = tuple(_ceil_extra(n, low, high, r, s) if call.flag("ceil_mode") and explicit else 0
                   for n, (low, high), r, s in zip(sizes, padding, reach, strides))
     return Windows(kernel, strides, dilations, padding, extra)
 
 
-def _ceil_extra(call: Call, size: Dim, low: Dim, high: Dim, reach: int, stride: int) -> Dim:
+def _ceil_extra(size: Dim, low: Dim, high: Dim, reach: int, stride: int) -> Dim:
     """Rounded up, the last window may pass the end; it counts if it starts inside the tensor or before."""
-    last = (size + low + high - reach + stride - 1) // stride  # its number, from 0
-    starts_late = is_nonnegative(last * stride - size - low)
-    if not starts_late and not is_nonnegative(size + low - 1 - last * stride):
-        call.needs_size(f"ceil_mode on the size {size}", size)
-    needed = (last - 1 if starts_late else last) * stride + reach - (size + low + high)
-    return needed if is_nonnegative(needed) else 0
+    total = size + low + high
+    last = minimum((total - reach + stride - 1) // stride, (size + low - 1) // stride)  # its number, from 0
+    return maximum(last * stride + reach - total, 0)
 
 
 @translates("MaxPool")
-def max_pool(call: Call) -> Node:
-    windows = _windows(call)
-    return windows.reduce(call[0], "max", windows.all_padding)
+def max_pool(call: Call) -> list[Node]:
+    x, windows = call[0], _windows(call)
+    result = windows.reduce(x, "max", windows.all_padding)
+    if len(call.outputs) < 2 or not call.outputs[1]:
+        return [result]
+    return [result, _indices(x, result, windows, column_major=call.flag("storage_order"))]
+
+
+def _indices(x: Node, best: Node, windows: Windows, column_major: bool) -> Node:
+    """Where in the whole tensor, as a flat vector, each window's greatest element lies: the first of equals.
+
+    column_major counts the spatial axes of a channel from the first on.
+    """
+    n, c, *sizes = x.shape
+    rank, area = len(sizes), element_count(sizes)
+    at, inside = _window_places(windows, sizes, best.shape[2:])
+    place = flat_place(at, sizes)
+    values = ops.take(reshaped(x, (n, c, area)), place, axis=2)
+    wanted = reshaped(best, (*best.shape, *[1] * rank))
+    hit = ops.eq(values, wanted)
+    if x.dtype.is_float:
+        hit = ops.bitwise_or(hit, ops.bitwise_and(ops.is_nan(values), ops.is_nan(wanted)))
+    none = number(np.iinfo(np.int64).max, INT64)
+    first = ops.select(ops.bitwise_and(hit, inside), place, none)
+    found = ops.reduce_min(first, axes=tuple(range(2 + rank, 2 + 2 * rank)))
+    if column_major:
+        found = flat_place(split_place(found, sizes)[::-1], sizes[::-1])
+    plane = make_source("iota", shape=(n * c,), axis=0, dtype=INT64) * size_node(area, INT64)
+    return found + reshaped(plane, (n, c, *[1] * rank))
+
+
+def _window_places(windows: Windows, sizes: Sequence[Dim], out: Shape) -> tuple[list[Node], Node]:
+    """Per spatial axis the index that taps read, and whether all are inside: [places..., taps...]."""
+    rank, shape = len(sizes), (*out, *windows.kernel)
+    places, inside = [], number(True, BOOL)
+    for i, (size, stride, gap, (low, _)) in enumerate(
+        zip(sizes, windows.strides, windows.dilations, windows.padding)
+    ):
+        place, tap = (make_source("iota", shape=shape, axis=a, dtype=INT64) for a in (i, rank + i))
+        at = place * stride + tap * gap - size_node(low, INT64)
+        within = ops.bitwise_and(ops.ge(at, number(0, INT64)), ops.lt(at, size_node(size, INT64)))
+        inside = ops.bitwise_and(inside, within)
+        places.append(at)
+    return places, inside
+
+
+def flat_place(at: Sequence[Node], sizes: Sequence[Dim]) -> Node:
+    """Indices along axes of these sizes as one index, row-major."""
+    place = at[0]
+    for i, size in zip(at[1:], sizes[1:]):
+        place = place * size_node(size, INT64) + i
+    return place
+
+
+def split_place(place: Node, sizes: Sequence[Dim]) -> list[Node]:
+    """The inverse of `flat_place`."""
+    at = []
+    for size in reversed(sizes[1:]):
+        n = size_node(size, INT64)
+        at.append(ops.rem(place, n))
+        place = ops.trunc_div(place, n)
+    return [place, *reversed(at)]
+
+
+@translates("MaxUnpool", since=9)
+def max_unpool(call: Call) -> Node:
+    """Zeros with the elements at their indices, which count in the size that kernel, strides and pads say;
+    output_shape adds zeros behind."""
+    x = call[0]
+    kernel = tuple(call.attribute("kernel_shape"))
+    rank = len(kernel)
+    strides, pads = per_axis(call, "strides", rank), call.attribute("pads", (0,) * 2 * rank)
+    sizes = [(n - 1) * s + k - low - high
+             for n, s, k, low, high in zip(x.shape[2:], strides, kernel, pads[:rank], pads[rank:])]
+    shape = (*x.shape[:2], *sizes)
+    zeros = broadcast(number(0, x.dtype), (element_count(shape),))
+    count = (element_count(x.shape),)
+    spread = ops.scatter_along(zeros, reshaped(call[1], count), reshaped(x, count), axis=0, reduction="none")
+    result = reshaped(spread, shape)
+    if not call.has(2):
+        return result
+    wanted = call.sizes(2, "output_shape")
+    more: dict[int, tuple[Dim, Dim]] = {i: (0, w - n) for i, (n, w) in enumerate(zip(shape, wanted))}
+    return constant_pad(result, more, number(0, x.dtype))
+
+
+@translates("Col2Im", since=18)
+def col2im(call: Call) -> Node:
+    """Of all blocks that cover a place of the image, the sum: per axis and tap of the block it is at most
+    one."""
+    x, image, block = call[0], call.sizes(1, "image_shape"), call.integers(2, "block_shape")
+    rank = len(image)
+    strides, dilations = per_axis(call, "strides", rank), per_axis(call, "dilations", rank)
+    pads = call.attribute("pads", (0,) * 2 * rank)
+    shape = (*image, *block)
+    blocks, taps, inside = [], [], number(True, BOOL)
+    counts = [(n + low + high - (k - 1) * d - 1) // s + 1
+              for n, low, high, k, d, s in zip(image, pads[:rank], pads[rank:], block, dilations, strides)]
+    for i in range(rank):
+        place, tap = (make_source("iota", shape=shape, axis=a, dtype=INT64) for a in (i, rank + i))
+        start = place + pads[i] - tap * dilations[i]
+        number_of = ops.floor_div(start, number(strides[i], INT64))
+        exact = ops.eq(number_of * strides[i], start)
+        below = ops.lt(number_of, size_node(counts[i], INT64))
+        within = ops.bitwise_and(ops.ge(start, number(0, INT64)), below)
+        inside = ops.bitwise_and(inside, ops.bitwise_and(exact, within))
+        blocks.append(number_of)
+        taps.append(tap)
+    n, channels = x.shape[0], x.shape[1] // prod(block)
+    rows = reshaped(x, (n, channels, prod(block) * element_count(counts)))
+    values = ops.take(rows, flat_place([*taps, *blocks], [*block, *counts]), axis=2)
+    covered = ops.select(inside, values, number(0, x.dtype))
+    return ops.reduce_sum(covered, axes=tuple(range(2 + rank, 2 + 2 * rank)))
 
 
 @translates("AveragePool")

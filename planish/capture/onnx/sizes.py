@@ -112,12 +112,13 @@ def as_node(value: Value) -> Node:
     if not isinstance(value, Sizes):
         kind = "a sequence" if isinstance(value, SequenceValue) else "an optional that holds nothing"
         raise TypeRuleError(f"{kind} stands where a tensor is to stand")
-    parts = [ops.reshape(_size_node(d, value.dtype), shape=(1,)) for d in value.dims.flat]
+    parts = [ops.reshape(size_node(d, value.dtype), shape=(1,)) for d in value.dims.flat]
     joined = parts[0] if len(parts) == 1 else ops.concat(*parts, axis=0)
     return ops.reshape(joined, shape=value.shape)
 
 
-def _size_node(dim: Dim, dtype: DType) -> Node:
+def size_node(dim: Dim, dtype: DType) -> Node:
+    """A size as a scalar node: a constant, or read at run time."""
     return constant(dim, dtype) if is_static(dim) else make_source("size", dim=dim, dtype=dtype)
 
 

@@ -1,6 +1,7 @@
 """The conformance cases that the package onnx ships, run through `load_graph`, against their own outputs."""
 from __future__ import annotations
 
+import re
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -135,6 +136,8 @@ def _stored(path: Path, type_: Any) -> Any:
     return read(proto.FromString(path.read_bytes()))
 
 
+RANDOM = re.compile("bernoulli|training_dropout(?!.*zero_ratio)")  # ONNX leaves the numbers open: types only
+TRANSFORM = re.compile("_dft|_stft")  # bounded relative to each element, where rounding goes with the largest
 HALF = {"float16": 4e-3, "bfloat16": 3.2e-2}  # four roundings: some cases are bounded as if in float32
 
 
@@ -148,8 +151,11 @@ def _compare(got: Any, expected: Any, case: Any) -> None:
     assert (got.dtype, got.shape) == (want.dtype, want.shape), (
         f"{got.dtype}{got.shape} for {want.dtype}{want.shape}"
     )
+    if RANDOM.search(case.name):
+        return
     if want.dtype == object:
         np.testing.assert_array_equal(got, want)
         return
     wide = [a.astype(np.float64) if a.dtype.kind not in "iub" else a for a in (got, want)]
-    np.testing.assert_allclose(*wide, rtol=max(case.rtol, HALF.get(want.dtype.name, 0)), atol=case.atol)
+    atol = 1e-6 * np.max(np.abs(wide[1])) if TRANSFORM.search(case.name) else case.atol
+    np.testing.assert_allclose(*wide, rtol=max(case.rtol, HALF.get(want.dtype.name, 0)), atol=atol)
