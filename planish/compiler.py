@@ -37,12 +37,13 @@ STAGES = ("graph", "optimized", "loops", "program", "llvm", "asm")
 @dataclass(frozen=True)
 class Options:
     """What a compile may be told. `disable` holds names of passes and schedule steps to switch off; `target`
-    is the machine, None for this one."""
+    is the machine, None for this one; `threads` is how many a call uses, 0: as many as the process does."""
 
     numerics: Numerics = "default"
     strategy: Strategy = "native"
     target: Target | None = None
     disable: frozenset[str] = frozenset()
+    threads: int = 0
 
 
 @dataclass
@@ -195,7 +196,7 @@ def compile_graph(graph: Graph, options: Options = Options(), *,
     clock.lap("schedule")
     code = generate(built.program, built.outputs, optimized, target, options.numerics)
     clock.lap("generate")
-    program, report.cached = load_program(code)
+    program, report.cached = load_program(code, options.threads)
     clock.lap("compile")
     _fill(report, graph, built)
     log = channel("fusion")

@@ -206,7 +206,9 @@ def _write_run(module: Module) -> None:
     program, frame = b.parameters
     body = _field(b, ProgramTable, program, "body", "ptr")
     parallel = b.when(_has_flag(b, program, PARALLEL))
-    threads = b.load("i64", Value("ptr", "@planish_threads"), 8)
+    own = _field(b, ProgramTable, program, "threads")
+    of_process = b.load("i64", Value("ptr", "@planish_threads"), 8)
+    threads = b.select(_is(b, "eq", own, _ZERO), of_process, own)
     b.call("planish_parallel", "void", [Value("ptr", "@planish_pool"), body, frame, threads])
     b.ret()
     b.place(parallel.exit)

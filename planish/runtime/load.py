@@ -15,8 +15,9 @@ from planish.types import TensorType, is_static
 LONG = 1 << 20  # bytes of arguments from which a call lets other Python threads run
 
 
-def load_program(code: NativeCode) -> tuple[NativeProgram, bool]:
-    """The program ready to be called, and whether its machine code came from the cache."""
+def load_program(code: NativeCode, threads: int = 0) -> tuple[NativeProgram, bool]:
+    """The program ready to be called, and whether its machine code came from the cache. `threads` per call;
+    0: as many as the process uses."""
     made = False
 
     def compile_now() -> Blob:
@@ -26,7 +27,7 @@ def load_program(code: NativeCode) -> tuple[NativeProgram, bool]:
 
     blob = cached_blob(code.key, compile_now)
     loaded = LoadedCode(blob, runtime().provided)
-    return NativeProgram(loaded, spec_of(code), code.constants), not made
+    return NativeProgram(loaded, spec_of(code), code.constants, threads), not made
 
 
 def spec_of(code: NativeCode) -> ProgramSpec:

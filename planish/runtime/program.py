@@ -32,12 +32,13 @@ class NativeProgram:
 
     Results are new arrays, never overwritten by a later call. SignatureError: wrong number, kind or dtype of
     arguments; ShapeError: wrong shape, or sizes outside what was compiled; else what the program itself
-    raises.
+    raises. `threads` is how many a call uses; 0: as many as the process does.
     """
 
-    def __init__(self, code: LoadedCode, spec: ProgramSpec, constants: Sequence[np.ndarray] = ()):
+    def __init__(self, code: LoadedCode, spec: ProgramSpec, constants: Sequence[np.ndarray] = (),
+                 threads: int = 0):
         self.spec = spec
-        self._core = core = _Core(code, spec, constants)
+        self._core = core = _Core(code, spec, constants, threads)
         runtime = native.runtime()
         self.call = core.call_ctypes if runtime.why_not_direct else runtime.builtin(core.table, core)
 
@@ -79,8 +80,8 @@ class _Core:
     """What the builtin keeps: tables, code, constants, and the two callables for what is unusual. It never
     refers to the builtin, so there is no cycle."""
 
-    def __init__(self, code: LoadedCode, spec: ProgramSpec, constants: Sequence[np.ndarray]):
-        self.code, self.spec = code, spec
+    def __init__(self, code: LoadedCode, spec: ProgramSpec, constants: Sequence[np.ndarray], threads: int):
+        self.code, self.spec, self.threads = code, spec, threads
         self.constants = [_aligned_copy(c) for c in constants]
         self.signature = Signature(code, spec)
         self.output_dtypes = [dtype_of(s.dtype).numpy for s in spec.outputs]
@@ -98,7 +99,7 @@ class _Core:
             self.body, self.signature.derive, len(spec.inputs), len(spec.outputs), len(self.constants),
             spec.n_dims, _flags(spec), _code(spec.arena), id(self.normalise), id(self.fail),
             self._kept(pointers), self._arrays(spec.inputs, self.signature.dtypes),
-            self._arrays(spec.outputs, self.output_dtypes))
+            self._arrays(spec.outputs, self.output_dtypes), self.threads)
 
     def _arrays(self, specs: Sequence[ArraySpec], dtypes: Sequence[np.dtype]) -> int:
         return self._kept((tables.ArrayTable * len(specs))(*(
@@ -124,7 +125,7 @@ class _Core:
         buffers = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
         runtime = native.runtime()
         frame = tables.Frame(ctypes.addressof(buffers), ctypes.addressof(dims), runtime.pool, 0, 0)
-        count = threads.get_num_threads() if self.spec.parallel else 1
+        count = (self.threads or threads.get_num_threads()) if self.spec.parallel else 1
         runtime.parallel(self.body, ctypes.addressof(frame), count)
         if frame.status:
             self.fail(frame.status)

@@ -21,13 +21,14 @@ class ArrayTable(ctypes.Structure):
 
 
 class ProgramTable(ctypes.Structure):
-    """A program as the entry sees it. `arena` is bytes, or ~index of the dim that holds them."""
+    """A program as the entry sees it. `arena` is bytes, or ~index of the dim that holds them; `threads` per
+    call, 0: as many as the process uses."""
 
     _fields_ = [("body", ctypes.c_void_p), ("derive", ctypes.c_void_p), ("n_inputs", ctypes.c_int64),
                 ("n_outputs", ctypes.c_int64), ("n_constants", ctypes.c_int64), ("n_dims", ctypes.c_int64),
                 ("flags", ctypes.c_int64), ("arena", ctypes.c_int64), ("normalise", ctypes.c_void_p),
                 ("fail", ctypes.c_void_p), ("constants", ctypes.c_void_p), ("inputs", ctypes.c_void_p),
-                ("outputs", ctypes.c_void_p)]
+                ("outputs", ctypes.c_void_p), ("threads", ctypes.c_int64)]
 
 
 class Frame(ctypes.Structure):

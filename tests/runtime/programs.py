@@ -148,6 +148,20 @@ define void @planish_body(ptr %frame, i64 %tid, i64 %threads) {
 }
 """
 
+# out[0] = how many threads run the body
+_THREADS = """
+define void @planish_body(ptr %frame, i64 %tid, i64 %threads) {
+  %first = icmp eq i64 %tid, 0
+  br i1 %first, label %tell, label %end
+tell:
+  %out = call ptr @buffer(ptr %frame, i64 0)
+  store i64 %threads, ptr %out
+  br label %end
+end:
+  ret void
+}
+"""
+
 _DERIVE_NOTHING = """
 define i32 @planish_derive(ptr %dims) {
   ret i32 0
@@ -192,6 +206,12 @@ def address_program() -> NativeProgram:
     inputs, outputs = (ArraySpec("a", "float64", (4,)),), (ArraySpec("out", "int64", ()),)
     spec = ProgramSpec(inputs, outputs, unwrap_single=True)
     return NativeProgram(native.load(compile_ir(_ADDRESS)), spec)
+
+
+def threads_program(threads: int) -> NativeProgram:
+    """Takes nothing, gives the number of threads that ran its body."""
+    spec = ProgramSpec((), (ArraySpec("out", "int64", ()),), parallel=True, unwrap_single=True)
+    return NativeProgram(native.load(compile_ir(_THREADS)), spec, threads=threads)
 
 
 def checked_program(constant: object) -> NativeProgram:

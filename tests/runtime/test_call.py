@@ -14,7 +14,14 @@ import pytest
 from planish.errors import PlanishError, ShapeError, SignatureError
 from planish.runtime.program import NativeProgram
 from planish.runtime.spec import ArraySpec, DimRef, ProgramSpec
-from tests.runtime.programs import add_program, address_program, checked_program, reverse_program
+from planish.runtime.threads import get_num_threads
+from tests.runtime.programs import (
+    add_program,
+    address_program,
+    checked_program,
+    reverse_program,
+    threads_program,
+)
 
 rng = np.random.default_rng()
 
@@ -162,6 +169,13 @@ def test_barrier_arena_and_threads(n):
     a = floats(n)
     np.testing.assert_array_equal(program(a), 2 * a[::-1])
     np.testing.assert_array_equal(program.call_ctypes(a), 2 * a[::-1])
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_program_may_have_a_thread_count_of_its_own(count):
+    program = threads_program(count)
+    assert program() == program.call_ctypes() == count
+    assert threads_program(0)() == threads_program(0).call_ctypes() == get_num_threads()
 
 
 def test_constants_several_outputs_and_run_time_checks():
