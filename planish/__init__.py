@@ -21,6 +21,7 @@ _LAZY = {
     "jit": "planish.api:jit",
     "load_onnx": "planish.api:load_onnx",
     "make_graph": "planish.api:make_graph",
+    "onnx": "planish.onnx",
     "set_num_threads": "planish.runtime.threads:set_num_threads",
 }
 
@@ -29,6 +30,7 @@ __all__ = ["__version__", *_LAZY]
 if TYPE_CHECKING:  # the same table for type checkers and editors
     from planish import capture as capture
     from planish import errors as errors
+    from planish import onnx as onnx
     from planish.api import freeze as freeze
     from planish.api import jit as jit
     from planish.api import load_onnx as load_onnx

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -176,7 +176,7 @@ def compile_graph(graph: Graph, options: Options = Options(), *,
                   hint: dict[str, int] | None = None) -> Compiled:
     """Compile a graph. `hint` gives typical sizes of its symbols, for choices and for the report's
     figures."""
-    check_switches(options.disable)
+    check_options(options)
     check_hint(graph, hint or {})
     report = Report(captured_nodes=len(graph.nodes()), hint=dict(hint or {}))
     clock = _Clock(report.seconds)
@@ -185,8 +185,6 @@ def compile_graph(graph: Graph, options: Options = Options(), *,
     if options.strategy == "library":
         report.bytes_before = report.bytes_after = bytes_of_graph(graph, report.hint)
         return LibraryProgram(graph, graph, options, report)
-    if options.strategy != "native":
-        raise PlanishError(f"there is no strategy {options.strategy!r}; there are native and library")
     optimized, report.passes = run_pipeline(graph, numerics=options.numerics, disable=options.disable)
     _tell_passes(graph, report)
     require_native(optimized)
@@ -203,6 +201,15 @@ def compile_graph(graph: Graph, options: Options = Options(), *,
     for decision in report.decisions:
         log.info("%s: %s", graph.name, decision)
     return NativeCompiled(graph, optimized, options, report, built, code, program)
+
+
+def check_options(options: Options) -> None:
+    """Raises PlanishError for a numerics class, a strategy or a switch that there is not."""
+    for what, value, known in (("numerics class", options.numerics, get_args(Numerics)),
+                               ("strategy", options.strategy, get_args(Strategy))):
+        if value not in known:
+            raise PlanishError(f"there is no {what} {value!r}; there are {' and '.join(known)}")
+    check_switches(options.disable)
 
 
 def check_switches(disable: frozenset[str]) -> None:

@@ -51,6 +51,10 @@ class ModelError(PlanishError, ValueError):
     """A model file that is corrupt, truncated, invalid or uses what is not supported."""
 
 
+class UnreadableModel(ModelError):
+    """Bytes that are no model at all."""
+
+
 class VerificationError(PlanishError):
     """An IR that breaks its own grammar: shows the pass and the lines around the fault."""
 

@@ -27,7 +27,7 @@ ORDER = [
     {"codegen"},
     {"runtime"},
     {"compiler"},
-    {"api"},
+    {"api", "onnx"},
     {"inspect"},
     {"serve"},
     {"cli"},

@@ -101,9 +101,9 @@ def _require_operands(operands: int | None, types: Sequence[Types], dtypes: tupl
 
 # --- type rules
 
-def require(holds: bool, reason: str) -> None:
+def require(holds: bool, reason: str, sizes: tuple[Dim, ...] = ()) -> None:
     if not holds:
-        raise TypeRuleError(reason)
+        raise TypeRuleError(reason, sizes)
 
 
 def require_dtype(type_: TensorType, dtypes: Sequence[DType], what: str = "takes") -> None:
@@ -137,8 +137,7 @@ def require_at_least(what: str, value: Dim, least: Dim) -> None:
 
 
 def require_equal_sizes(what: str, a: Dim, b: Dim) -> None:
-    if a != b:
-        raise TypeRuleError(f"{what} differ: {a} and {b}", sizes=(a, b))
+    require(a == b, f"{what} differ: {a} and {b}", (a, b))
 
 
 def broadcast_rule(attributes: Any, *types: TensorType) -> TensorType:

@@ -226,7 +226,8 @@ def _concat_rule(attributes: AxisAttributes, *xs: TensorType) -> TensorType:
         require(x.rank == first.rank, f"operands are to have one rank, not {first.rank} and {x.rank}")
         for i in range(first.rank):
             require(i == axis or x.shape[i] == first.shape[i],
-                    f"sizes along axis {i} differ: {first.shape[i]} and {x.shape[i]}; only axis {axis} may")
+                    f"sizes along axis {i} differ: {first.shape[i]} and {x.shape[i]}; only axis {axis} may",
+                    (first.shape[i], x.shape[i]))
     total = sum(x.shape[axis] for x in xs)
     return first.with_shape([*first.shape[:axis], total, *first.shape[axis + 1:]])
 

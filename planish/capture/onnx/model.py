@@ -6,11 +6,14 @@ and every name is written once and before it is read. What nodes mean is checked
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from planish.errors import ModelError, PlanishError
+import numpy as np
+
+from planish.errors import ModelError, PlanishError, UnreadableModel
 
 OLDEST_OPSET = 6  # of older models, operators that have not changed until then
 MISSING = "reading ONNX models needs the package onnx: pip install 'planish[onnx]'"
@@ -18,12 +21,15 @@ MISSING = "reading ONNX models needs the package onnx: pip install 'planish[onnx
 
 @dataclass(frozen=True)
 class Model:
-    """A model whose graph is well formed. `file` is for messages; `folder` is where external data may lie."""
+    """A model whose graph is well formed. `file` is for messages; `folder` is where external data may lie.
+    `arrays` are the initialisers read so far, shared by all graphs that are captured of the model; who puts
+    one there before gives an initialiser from outside."""
 
     proto: Any
     file: str
     folder: Path | None
     opsets: dict[str, int]
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def short_file(self) -> str:
@@ -52,20 +58,22 @@ def import_onnx() -> Any:
     return onnx
 
 
-def read_model(source: Any) -> Model:
-    """The model of a path, bytes or ModelProto.
+def read_model(source: Any, folder: str | PathLike[str] | None = None) -> Model:
+    """The model of a path, bytes or ModelProto. `folder` is where the external data of one that does not come
+    from a file may lie.
 
     Raises ModelError; FileNotFoundError for a path without a file.
     """
     onnx = import_onnx()
+    beside = None if folder is None else Path(folder).resolve()
     if isinstance(source, onnx.ModelProto):
-        return _check(source, "model", None)
+        return _check(source, "model", beside)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _check(_parse(onnx, bytes(source), "model bytes"), "model bytes", None)
+        return _check(_parse(onnx, bytes(source), "model bytes"), "model bytes", beside)
     path = Path(source)
     if path.is_dir():
-        raise ModelError(f"{path} is a folder, not an ONNX file")
-    return _check(_parse(onnx, path.read_bytes(), str(path)), str(path), path.resolve().parent)
+        raise UnreadableModel(f"{path} is a folder, not an ONNX file")
+    return _check(_parse(onnx, path.read_bytes(), str(path)), str(path), beside or path.resolve().parent)
 
 
 def _parse(onnx: Any, data: bytes, file: str) -> Any:
@@ -73,25 +81,25 @@ def _parse(onnx: Any, data: bytes, file: str) -> Any:
     try:
         return onnx.ModelProto.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise ModelError(
+        raise UnreadableModel(
             f"{file} is not an ONNX model, or is cut off: {len(data)} bytes that do not parse"
         ) from error
 
 
 def _texts(message: Any) -> Iterator[Any]:
     """Every string anywhere in a message; one that is not UTF-8 comes as bytes."""
-    for field, value in message.ListFields():
+    for entry, value in message.ListFields():
         values = [value] if isinstance(value, (str, bytes)) or hasattr(value, "ListFields") else value
-        if field.type == field.TYPE_STRING:
+        if entry.type == entry.TYPE_STRING:
             yield from values
-        elif field.type == field.TYPE_MESSAGE:
+        elif entry.type == entry.TYPE_MESSAGE:
             for inner in values:
                 yield from _texts(inner)
 
 
 def _check(proto: Any, file: str, folder: Path | None) -> Model:
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
-        raise ModelError(f"{file} holds no graph: it is not an ONNX model, or is cut off")
+        raise UnreadableModel(f"{file} holds no graph: it is not an ONNX model, or is cut off")
     garbled = next((text for text in _texts(proto) if isinstance(text, bytes)), None)
     if garbled is not None:
         raise ModelError(f"{file} has a name that is not UTF-8, {garbled[:40]!r}: the file is corrupt")

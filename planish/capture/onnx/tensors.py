@@ -17,6 +17,8 @@ import numpy as np
 from planish.errors import ModelError, UnsupportedDType
 from planish.types import DType, dtype_of
 
+MOST_DENSE = 2 << 30  # bytes of a sparse tensor that is stored densely
+
 
 def onnx_dtype(elem_type: int, what: str) -> DType:
     """The dtype of an ONNX element type number. Raises UnsupportedDType naming `what` has it."""
@@ -51,6 +53,26 @@ def to_array(tensor: Any, folder: Path | None, what: str) -> np.ndarray:
     array = array.reshape(shape)
     array.flags.writeable = False
     return array
+
+
+def to_dense(sparse: Any, folder: Path | None, what: str) -> np.ndarray:
+    """The array of a SparseTensorProto: `values` stand at `indices`, which count the elements ([NNZ]) or
+    each axis ([NNZ, rank]); zeros elsewhere."""
+    values, indices = to_array(sparse.values, folder, what), to_array(sparse.indices, folder, what)
+    shape = tuple(sparse.dims)
+    if values.ndim != 1 or indices.shape not in ((values.size,), (values.size, len(shape))):
+        raise ModelError(f"{what}: values {values.shape}, indices {indices.shape} for {len(shape)} axes")
+    if any(size < 0 for size in shape) or prod(shape) * values.itemsize > MOST_DENSE:
+        raise ModelError(f"{what} is not stored as a dense tensor: its sizes are {shape}")
+    per_axis = indices.T if indices.ndim == 2 else indices[None]
+    limits = np.array(shape if indices.ndim == 2 else (prod(shape),), np.int64)[:, None]
+    if ((per_axis < 0) | (per_axis >= limits)).any():
+        raise ModelError(f"{what} has indices outside {shape}")
+    dense = np.zeros(shape if indices.ndim == 2 else prod(shape), values.dtype)
+    dense[tuple(per_axis)] = values
+    dense = dense.reshape(shape)
+    dense.flags.writeable = False
+    return dense
 
 
 def _from_bytes(data: bytes, dtype: DType, count: int, what: str) -> np.ndarray:

@@ -6,10 +6,13 @@ place. Every operator without a translation is listed in one error before anythi
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from planish.capture.onnx.call import Call, Translation, find_translation
 from planish.capture.onnx.containers import EmptyOptional, SequenceValue
@@ -28,7 +31,7 @@ from planish.capture.onnx.sequences import elements_beside
 from planish.capture.onnx.sizes import Value, fold, make_source
 from planish.capture.onnx.structure import CapturedModel, Form, Given, is_open
 from planish.capture.onnx.symbols import Known, SymbolTable
-from planish.capture.onnx.tensors import onnx_type_number, to_array
+from planish.capture.onnx.tensors import onnx_type_number, to_array, to_dense
 from planish.errors import ModelError, PlanishError, TypeRuleError, UnsupportedOp
 from planish.ir import Graph, Location, Node, Note, constant
 from planish.ops.rules import ops
@@ -38,8 +41,9 @@ Scope = dict[str, Value]
 
 
 def translate_model(model: Model, known: Known | None, constants: Mapping[str, Any] | None,
-                    types: Mapping[str, Given] | None = None) -> CapturedModel:
-    """The graph of a model, and how its inputs and outputs lie in it. Raises ModelError and UnsupportedOp.
+                    types: Mapping[str, Given] | None = None, free: Collection[str] = ()) -> CapturedModel:
+    """The graph of a model, and how its inputs and outputs lie in it. `free` are inputs with a default
+    (initialisers) that are to be inputs none the less. Raises ModelError and UnsupportedOp.
 
     Sizes are held to what the model implies about them (implied.py).
     """
@@ -47,7 +51,8 @@ def translate_model(model: Model, known: Known | None, constants: Mapping[str, A
     found: dict[str, Range] = {}
     while True:
         try:
-            return Translator(model).captured({**known, **found}, dict(constants or {}), dict(types or {}))
+            translator = Translator(model, free)
+            return translator.captured({**known, **found}, dict(constants or {}), dict(types or {}))
         except ModelError as error:
             implied = implied_range(error.__cause__, found)
             if implied is None or implied[0] in known:
@@ -58,8 +63,8 @@ def translate_model(model: Model, known: Known | None, constants: Mapping[str, A
 class Translator:
     """Builds one graph; `notes` say where each node comes from."""
 
-    def __init__(self, model: Model):
-        self.model = model
+    def __init__(self, model: Model, free: Collection[str] = ()):
+        self.model, self.free = model, frozenset(free)
         self.notes: dict[Node, Note] = {}
         self.effects: list[Node] = []
 
@@ -67,7 +72,7 @@ class Translator:
                  types: dict[str, Given]) -> CapturedModel:
         proto = self.model.graph
         self._refuse_unsupported(proto.node, self.model.opsets)
-        scope = self._initialisers(proto)
+        scope = self._initialisers(proto, self.model.arrays, self.free)
         free = [v for v in proto.input if v.name not in scope]
         inputs, table = GraphInputs(self._note_end), SymbolTable(self.model.file, known)
         input_forms = self._bind_inputs(inputs, free, scope, table, constants, types)
@@ -87,21 +92,21 @@ class Translator:
 
     # --- ends
 
-    def _initialisers(self, graph: Any) -> Scope:
-        file = self.model.file
-        if graph.sparse_initializer:
-            raise UnsupportedOp(
-                f"{file}: sparse initialiser {graph.sparse_initializer[0].values.name!r}; store it densely"
-            )
+    def _initialisers(self, graph: Any, arrays: dict[str, np.ndarray] | None = None,
+                      free: Collection[str] = ()) -> Scope:
+        """The initialisers as constants, those of `free` left out. `arrays` are those that were read before,
+        and takes up the others."""
+        arrays = {} if arrays is None else arrays
         overridable = {value.name for value in graph.input}
         scope: Scope = {}
-        for tensor in graph.initializer:
-            node = constant(to_array(tensor, self.model.folder, f"{file}: initialiser {tensor.name!r}"))
-            rules = ("onnx: a default of the input, taken as constant",) if tensor.name in overridable else ()
-            self.notes.setdefault(
-                node, Note(Location(self.model.short_file, 0, tensor.name), rules, tensor.name)
-            )
-            scope[tensor.name] = node
+        for name, read in _stored(graph, self.model):
+            if name in free:
+                continue
+            if name not in arrays:
+                arrays[name] = read()
+            node = scope[name] = constant(arrays[name])
+            rules = ("onnx: a default of the input, taken as constant",) if name in overridable else ()
+            self.notes.setdefault(node, Note(Location(self.model.short_file, 0, name), rules, name))
         return scope
 
     def _bind_inputs(self, inputs: GraphInputs, protos: list[Any], scope: Scope, table: SymbolTable,
@@ -305,6 +310,16 @@ def _fault(node: Any, call: Call) -> str:
     except checker.ValidationError as error:
         return " ".join(str(error).split())
     return ""
+
+
+def _stored(graph: Any, model: Model) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
+    """The name of each initialiser, and what reads it."""
+    what = f"{model.file}: initialiser"
+    for tensor in graph.initializer:
+        yield tensor.name, partial(to_array, tensor, model.folder, f"{what} {tensor.name!r}")
+    for sparse in graph.sparse_initializer:
+        name = sparse.values.name
+        yield name, partial(to_dense, sparse, model.folder, f"{what} {name!r}")
 
 
 # --- attributes

@@ -14,7 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from planish.capture.onnx import load_graph
-from planish.errors import ModelError, PlanishError, UnsupportedDType, UnsupportedOp
+from planish.errors import ModelError, PlanishError, UnreadableModel, UnsupportedDType, UnsupportedOp
 from tests.capture.onnx.running import assert_same, check, make_model, reference, run
 
 node = helper.make_node
@@ -160,6 +160,35 @@ def test_a_standard_function_is_expanded() -> None:
                    initializers={"to": np.array([4, 5])}), {"x": x})
 
 
+# --- sparse initialisers
+
+def with_sparse(values: np.ndarray, indices: np.ndarray, dims: tuple[int, ...]) -> Any:
+    """x + w, w sparse."""
+    model = model_of(node("Add", ["x", "w"], ["y"]), inputs={"x": np.zeros(dims, np.float32)})
+    parts = [onnx.numpy_helper.from_array(values, "w"), onnx.numpy_helper.from_array(indices)]
+    model.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(*parts, dims))
+    return model
+
+
+@pytest.mark.parametrize("indices", [[1, 5, 3], [[0, 1], [1, 2], [1, 0]]])
+def test_sparse_initialisers_are_made_dense(indices: list[Any]) -> None:
+    values, x = np.array([2, 3, 4], np.float32), np.random.default_rng().random((2, 3), np.float32)
+    dense = np.array([[0, 2, 0], [4, 0, 3]], np.float32)
+    graph = load_graph(with_sparse(values, np.array(indices), (2, 3)))
+    np.testing.assert_array_equal(graph.evaluate(x)[0], x + dense)
+
+
+@pytest.mark.parametrize(("indices", "dims", "message"), [
+    ([1, 6, 3], (2, 3), r"indices outside \(2, 3\)"), ([1, -1, 3], (2, 3), "indices outside"),
+    ([[0, 3], [1, 2], [1, 0]], (2, 3), "indices outside"), ([0, 1], (2, 3), r"values \(3,\), indices \(2,\)"),
+    ([0, 1, 2], (1 << 20, 1 << 20), "not stored as a dense tensor")])
+def test_sparse_initialisers_that_do_not_fit(indices: list[Any], dims: tuple[int, ...], message: str) -> None:
+    model = with_sparse(np.ones(3, np.float32), np.array(indices), (2, 3))
+    model.graph.sparse_initializer[0].dims[:] = dims
+    with pytest.raises(ModelError, match=f"initialiser 'w'.*{message}"):
+        load_graph(model)
+
+
 # --- external data
 
 def with_external_data(folder: Path, weights: np.ndarray, location: str = "w.bin", **entries: Any) -> Path:
@@ -238,10 +267,14 @@ def _initialised() -> Any:
 REFUSED: dict[str, tuple[Any, type, str]] = {
     "no protobuf": (
         lambda: b"this is not a model",
-        ModelError,
+        UnreadableModel,
         "model bytes is not an ONNX model, or is cut off: 19 bytes that do not parse",
     ),
-    "empty": (lambda: b"", ModelError, "model bytes holds no graph: it is not an ONNX model, or is cut off"),
+    "empty": (
+        lambda: b"",
+        UnreadableModel,
+        "model bytes holds no graph: it is not an ONNX model, or is cut off",
+    ),
     "unwritten": (
         lambda: model_of(node("Add", ["x", "w"], ["y"], name="sum")),
         ModelError,
