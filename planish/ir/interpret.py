@@ -15,7 +15,7 @@ from planish.errors import SignatureError
 from planish.ir.graph import Graph
 from planish.ir.node import Node
 from planish.ir.specialize import bind_symbols, substitute_value
-from planish.types import dtype_of
+from planish.types import DType, dtype_of
 
 Precision = Literal["own", "float64"]
 
@@ -67,13 +67,18 @@ def _last_uses(graph: Graph) -> dict[Node, list[Node]]:
 
 
 def _widen(value: Any) -> Any:
+    """In float64. What is for storage stays: a cast to it is meant to round."""
     if isinstance(value, tuple):
         return tuple(map(_widen, value))
-    return value.astype(np.float64) if dtype_of(value).is_float else value
+    return value.astype(np.float64) if _is_computed(dtype_of(value)) else value
+
+
+def _is_computed(dtype: DType) -> bool:
+    return dtype.is_float and not dtype.is_storage
 
 
 def _evaluate_wide(node: Node, attributes: Any, operands: list[Any]) -> Any:
-    if node.op.name == "cast" and node.dtype.is_float:
+    if node.op.name == "cast" and _is_computed(node.dtype):
         return operands[0].astype(np.float64)
     if node.op.name == "bitcast":
         operands = [operands[0].astype(node.operands[0].dtype.numpy)]

@@ -24,7 +24,18 @@ from planish.errors import ParseError, TypeRuleError
 from planish.ir.graph import Graph
 from planish.ir.node import Node, constant, input_node, make_node
 from planish.ops.record import OPS, get_op
-from planish.types import Dim, DType, Expr, Symbol, TensorType, dtype_of, evaluate_dim, parse_dim, symbol
+from planish.types import (
+    Dim,
+    DType,
+    Expr,
+    Symbol,
+    TensorType,
+    dtype_of,
+    evaluate_dim,
+    parse_dim,
+    python_number,
+    symbol,
+)
 
 INLINE = 16  # constants up to this many elements are written out
 
@@ -126,9 +137,7 @@ def _identifier(name: str) -> str:
 
 
 def _scalar(value: np.generic) -> str:
-    if value.dtype.kind in "biu":
-        return repr(value.item())
-    return repr(float(value))
+    return repr(python_number(value))
 
 
 def _types(node: Node) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from planish.errors import TypeRuleError
 from planish.ops.record import Sample
-from planish.ops.rules import ANY, define, require, require_at_least
+from planish.ops.rules import STORED, define, require, require_at_least
 from planish.types import BOOL, DType, TensorType
 
 
@@ -137,7 +137,7 @@ def _no_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
 
 cond = define("cond", "control", _cond_rule, _cond, operands=None, dtypes=(BOOL,), attributes=CondAttributes,
               traits={"control"}, samples=_no_samples)
-while_loop = define("while_loop", "control", _while_rule, _while, operands=None, dtypes=ANY,
+while_loop = define("while_loop", "control", _while_rule, _while, operands=None, dtypes=STORED,
                     attributes=WhileAttributes, traits={"control"}, samples=_no_samples)
-scan_loop = define("scan_loop", "control", _scan_loop_rule, _scan_loop, operands=None, dtypes=ANY,
+scan_loop = define("scan_loop", "control", _scan_loop_rule, _scan_loop, operands=None, dtypes=STORED,
                    attributes=ScanLoopAttributes, traits={"control"}, samples=_no_samples)

@@ -9,8 +9,8 @@ import numpy as np
 
 from planish.ops.record import NoAttributes, Sample
 from planish.ops.rules import (
-    ANY,
     NUMBERS,
+    STORED,
     broadcast_rule,
     cast_to,
     define,
@@ -22,7 +22,18 @@ from planish.ops.rules import (
     require_same_dtype,
 )
 from planish.ops.samples import LENGTHS, PARALLEL, random_array, special_values, strided
-from planish.types import BOOL, DTYPES, FLOAT64, DType, TensorType, broadcast_shapes, dtype_of
+from planish.types import (
+    BOOL,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    STORAGE,
+    UINT8,
+    DType,
+    TensorType,
+    broadcast_shapes,
+    dtype_of,
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,7 @@ def _select_slopes(g: Any, z: Any, cond: Any, x: Any, y: Any) -> tuple[Any, Any,
 
 def _select_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     """The record's dtype is that of the condition; the branches go through all others."""
-    for branch in DTYPES:
+    for branch in STORED:
         for n in LENGTHS:
             yield Sample(_branches(rng, branch, (n,), (n,), (n,)), label=f"{branch.short}, size {n}")
         yield Sample(_branches(rng, branch, (3, 1), (5,), ()), label=f"{branch.short}, broadcast")
@@ -150,48 +161,92 @@ def _cast_rule(attributes: CastAttributes, x: TensorType) -> TensorType:
 
 
 def converted(x: np.ndarray, dtype: DType) -> np.ndarray:
-    """Floats to integers: towards zero (out of range, the value is the machine's). To bool: x != 0."""
-    if dtype.is_integer and dtype_of(x).is_narrow_float:
+    """Floats to integers: towards zero (out of range, the value is the machine's). To bool: x != 0.
+
+    Floats to floats of 8 bits and less: to nearest, ties to even; too large gives infinity, or NaN where the
+    format has none, or the largest number where it has neither. Integers of 4 and 2 bits keep the low bits.
+    """
+    of = dtype_of(x)
+    if of.is_storage:
+        x = x.astype(FLOAT32.numpy if of.is_float else whole_byte(of).numpy)
+    elif of.is_narrow_float and (dtype.is_integer or dtype.is_storage):
         x = x.astype(np.float32)
+    if dtype.is_storage and dtype.is_integer:
+        x = x.astype(whole_byte(dtype).numpy)
     return x.astype(dtype.numpy)
+
+
+def whole_byte(dtype: DType) -> DType:
+    """The integer of 8 bits with the sign of one of 4 or 2."""
+    return INT8 if dtype.kind == "int" else UINT8
 
 
 def _cast_gradient(g: Any, attributes: CastAttributes, y: Any, x: Any) -> Sequence[Any]:
     of = dtype_of(x.dtype)
-    return (cast_to(g, of) if of.is_float and attributes.dtype.is_float else None,)
+    smooth = all(d.is_float and not d.is_storage for d in (of, attributes.dtype))
+    return (cast_to(g, of) if smooth else None,)
 
 
 def _cast_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
-    for to in DTYPES:
+    for to in STORED:
         attributes = {"dtype": to}
         inside = dtype.is_float and to.is_integer  # where the value is defined
-        low = 0 if inside and to.kind == "uint" else None
+
+        def x(*shape: int, to: DType = to) -> np.ndarray:
+            return _convertible(rng, dtype, to, shape)
         for n in LENGTHS:
-            yield Sample((random_array(rng, dtype, (n,), low),), attributes, f"to {to.short}, size {n}")
+            yield Sample((x(n),), attributes, f"to {to.short}, size {n}")
         if not inside:
             yield Sample((special_values(dtype),), attributes, f"to {to.short}, special")
-        yield Sample((random_array(rng, dtype, (3, 0)),), attributes, f"to {to.short}, empty")
-        yield Sample((strided(random_array(rng, dtype, (5, 7), low)),), attributes, f"to {to.short}, strided")
+        if to.is_storage and dtype.is_float and not inside:
+            yield Sample((between(rng, dtype, to),), attributes, f"to {to.short}, halves, special")
+        yield Sample((x(3, 0),), attributes, f"to {to.short}, empty")
+        yield Sample((strided(x(5, 7)),), attributes, f"to {to.short}, strided")
     yield Sample((random_array(rng, dtype, (PARALLEL,)),), {"dtype": FLOAT64}, "parallel")
 
 
-cast = define("cast", "convert", _cast_rule, lambda a, x: converted(x, a.dtype), operands=1, dtypes=ANY,
+def _convertible(rng: np.random.Generator, dtype: DType, to: DType, shape: tuple[int, ...]) -> np.ndarray:
+    """Random values; on the way from floats to integers only those that every integer dtype has."""
+    if not (dtype.is_float and to.is_integer):
+        return random_array(rng, dtype, shape)
+    low = 0 if to.kind == "uint" else -4
+    if not dtype.is_storage:
+        return random_array(rng, dtype, shape, low)
+    values = special_values(dtype)
+    wide = values.astype(np.float32)
+    return rng.choice(values[(wide >= low) & (wide < 128)], shape)
+
+
+def between(rng: np.random.Generator, dtype: DType, to: DType) -> np.ndarray:
+    """Values of a float dtype about those of a narrower one: themselves, halves between, and a little off."""
+    grid = special_values(to).astype(np.float64)
+    grid = np.unique(grid[np.isfinite(grid)])
+    grid = np.concatenate([grid, (grid[1:] + grid[:-1]) / 2, grid * 1.25, [2 * grid[0], 2 * grid[-1]]])
+    off = rng.choice([-1e-12, -1e-6, -1e-3, 1e-3, 1e-6, 1e-12], grid.shape)
+    with np.errstate(over="ignore"):
+        return np.concatenate([grid, grid * (1 + off)]).astype(dtype.numpy)
+
+
+cast = define("cast", "convert", _cast_rule, lambda a, x: converted(x, a.dtype), operands=1, dtypes=STORED,
               attributes=CastAttributes, traits={"pointwise"}, tolerance="rounded", samples=_cast_samples,
               gradient=_cast_gradient)
 
 
 # --- bitcast
 
+_BITCASTABLE = (*NUMBERS, *STORAGE)
+
+
 def _bitcast_rule(attributes: CastAttributes, x: TensorType) -> TensorType:
     to = attributes.dtype
-    require_dtype(TensorType(to), NUMBERS, "its dtype is one of")
+    require_dtype(TensorType(to), _BITCASTABLE, "its dtype is one of")
     require(x.dtype.bits == to.bits,
             f"{x.dtype.short} has {x.dtype.bits} bits and {to.short} has {to.bits}")
     return x.with_dtype(to)
 
 
 def _bitcast_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
-    for to in (d for d in NUMBERS if d.bits == dtype.bits):
+    for to in (d for d in _BITCASTABLE if d.bits == dtype.bits):
         for n in LENGTHS:
             yield Sample((random_array(rng, dtype, (n,)),), {"dtype": to}, f"to {to.short}, size {n}")
         yield Sample((special_values(dtype),), {"dtype": to}, f"to {to.short}, special")
@@ -201,4 +256,5 @@ def _bitcast_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]
 
 
 bitcast = define("bitcast", "convert", _bitcast_rule, lambda a, x: x.view(a.dtype.numpy), operands=1,
-                 dtypes=NUMBERS, attributes=CastAttributes, traits={"pointwise"}, samples=_bitcast_samples)
+                 dtypes=_BITCASTABLE, attributes=CastAttributes, traits={"pointwise"},
+                 samples=_bitcast_samples)

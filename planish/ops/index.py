@@ -12,9 +12,9 @@ import numpy as np
 
 from planish.ops.record import NoAttributes, Sample
 from planish.ops.rules import (
-    ANY,
     INDICES,
     NUMBERS,
+    STORED,
     apply_nullary,
     cast_to,
     define,
@@ -172,7 +172,7 @@ def _take_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     yield Sample((x(100, 16), random_index(rng, 100, (4400,))), {"axis": 0}, "parallel")
 
 
-take = define("take", "index", _take_rule, _take, operands=2, dtypes=ANY, attributes=AxisAttributes,
+take = define("take", "index", _take_rule, _take, operands=2, dtypes=STORED, attributes=AxisAttributes,
               traits={"indexing"}, samples=_take_samples, gradient=_take_gradient)
 
 
@@ -221,7 +221,7 @@ def _take_along_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Samp
     yield Sample((x(70, 1000), random_index(rng, 1000, (70, 1000))), {"axis": 1}, "parallel")
 
 
-take_along = define("take_along", "index", _take_along_rule, _take_along, operands=2, dtypes=ANY,
+take_along = define("take_along", "index", _take_along_rule, _take_along, operands=2, dtypes=STORED,
                     attributes=AxisAttributes, traits={"indexing"}, samples=_take_along_samples,
                     gradient=_take_along_gradient)
 
@@ -285,7 +285,7 @@ def _gather_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     yield Sample((x(100, 16), random_index(rng, 100, (4400, 1))), plain, "parallel")
 
 
-gather_nd = define("gather_nd", "index", _gather_rule, _gather, operands=2, dtypes=ANY,
+gather_nd = define("gather_nd", "index", _gather_rule, _gather, operands=2, dtypes=STORED,
                    attributes=GatherAttributes, traits={"indexing"}, samples=_gather_samples,
                    gradient=_gather_gradient)
 
@@ -336,7 +336,7 @@ def _dynamic_slice_samples(rng: np.random.Generator, dtype: DType) -> Iterator[S
 
 
 dynamic_slice = define("dynamic_slice", "index", _dynamic_slice_rule,
-                       lambda a, x, *starts: x[window_at(x, starts, a.sizes)], operands=None, dtypes=ANY,
+                       lambda a, x, *starts: x[window_at(x, starts, a.sizes)], operands=None, dtypes=STORED,
                        attributes=SizesAttributes, traits={"indexing"}, samples=_dynamic_slice_samples,
                        gradient=_dynamic_slice_gradient)
 
@@ -373,5 +373,5 @@ def _update_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
 
 
 dynamic_update_slice = define("dynamic_update_slice", "index", _update_rule, _update, operands=None,
-                              dtypes=ANY, traits={"indexing"}, samples=_update_samples,
+                              dtypes=STORED, traits={"indexing"}, samples=_update_samples,
                               gradient=_update_gradient)

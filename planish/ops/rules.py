@@ -24,6 +24,7 @@ from planish.types import (
     FLOAT16,
     FLOAT32,
     FLOAT64,
+    STORAGE,
     UINT64,
     Dim,
     DType,
@@ -41,7 +42,8 @@ INTEGERS = tuple(d for d in DTYPES if d.is_integer)
 NUMBERS = INTEGERS + FLOATS
 BITS = (BOOL, *INTEGERS)
 INDICES = tuple(d for d in INTEGERS if d is not UINT64)  # every value fits int64
-ANY = DTYPES
+ANY = DTYPES                 # whatever arithmetic, comparisons and sorting take
+STORED = (*DTYPES, *STORAGE)  # whatever can be moved and cast
 
 
 class _Ops:
@@ -107,6 +109,8 @@ def require(holds: bool, reason: str, sizes: tuple[Dim, ...] = ()) -> None:
 
 
 def require_dtype(type_: TensorType, dtypes: Sequence[DType], what: str = "takes") -> None:
+    require(type_.dtype in dtypes or not type_.dtype.is_storage,
+            f"{type_.dtype.short} is for storage only: cast it to a dtype that is computed with, then back")
     require(type_.dtype in dtypes, f"{what} {', '.join(d.short for d in dtypes)}, not {type_.dtype.short}")
 
 

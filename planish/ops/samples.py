@@ -20,9 +20,12 @@ Samples = Callable[[np.random.Generator, DType], Iterator[Sample]]
 
 def random_array(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...], low: float | None = None,
                  high: float | None = None) -> np.ndarray:
-    """Uniform in [low, high): by default [-4, 4) for floats, the whole range for integers."""
+    """Uniform in [low, high): by default [-4, 4) for floats, the whole range for integers. Of dtypes for
+    storage, any bits."""
     if dtype.kind == "bool":
         return np.asarray(rng.integers(0, 2, shape), dtype=bool)
+    if dtype.is_storage:
+        return np.asarray(rng.integers(0, 2 ** dtype.bits, shape, np.uint8)).view(dtype.numpy)
     if dtype.is_float:
         values = rng.uniform(-4 if low is None else low, 4 if high is None else high, shape)
         return np.asarray(values).astype(dtype.numpy)
@@ -37,6 +40,8 @@ def special_values(dtype: DType) -> np.ndarray:
     """Where meanings differ: NaN, infinities, signed zeros, subnormals, halves, extremes."""
     if dtype.kind == "bool":
         return np.array([False, True])
+    if dtype.is_storage:
+        return np.arange(2 ** dtype.bits, dtype=np.uint8).view(dtype.numpy)
     if dtype.is_integer:
         info = np.iinfo(dtype.numpy)
         whole = [0, 1, 2, 3, 7, dtype.bits - 1, dtype.bits, info.max - 1, info.max, info.min, info.min + 1]

@@ -1,6 +1,7 @@
 """Writing at indices. An index i < 0 means i + n; updates outside are dropped; duplicates apply in order.
 
-With `reduction`, an update is combined with what is there: add, mul, max or min, rounding after each.
+With `reduction`, an update is combined with what is there: add, mul, max or min, rounding after each; that is
+arithmetic, which dtypes for storage do not have.
 """
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from planish.ops.index import along, from_the_end, random_index, require_along, 
 from planish.ops.record import Sample
 from planish.ops.rules import (
     ANY,
+    STORED,
     apply_nullary,
     cast_to,
     define,
@@ -22,6 +24,7 @@ from planish.ops.rules import (
     like,
     ops,
     require,
+    require_dtype,
     require_same_dtype,
     size_like,
 )
@@ -43,9 +46,15 @@ class ScatterAlongAttributes:
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
+def _reductions(dtype: DType) -> tuple[str, ...]:
+    return ("none",) if dtype.is_storage else ("none", *_UFUNCS)
+
+
 def _require_reduction(reduction: str, x: TensorType, updates: TensorType) -> None:
     require(reduction in ("none", *_UFUNCS), f"reduction is none, add, mul, max or min, not {reduction}")
     require_same_dtype(x, updates)
+    if reduction != "none":
+        require_dtype(x, ANY)
 
 
 def _write(result: np.ndarray, at: Any, updates: np.ndarray, reduction: str) -> np.ndarray:
@@ -166,7 +175,7 @@ def _row_inside(index: Any, shape: Sequence[Any], rank: int) -> Any:
 def _along_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     def x(*shape: int) -> np.ndarray:
         return random_array(rng, dtype, shape)
-    for reduction in ("none", *_UFUNCS):
+    for reduction in _reductions(dtype):
         for axis, shape, at in ((0, (9, 5), (17, 5)), (1, (9, 17), (9, 4)), (1, (3, 4, 5), (2, 7, 5)),
                                 (0, (5,), (0,))):
             index = random_index(rng, shape[axis], at)
@@ -178,13 +187,13 @@ def _along_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         yield Sample((strided(x(9, 5)), index, strided(x(4, 5))), {"axis": 0, "reduction": reduction},
                      f"{reduction}, strided")
     yield Sample((x(70, 1000), random_index(rng, 1000, (70, 1000)), x(70, 1000)),
-                 {"axis": 1, "reduction": "add"}, "parallel")
+                 {"axis": 1, "reduction": _reductions(dtype)[-1]}, "parallel")
 
 
 def _nd_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     def x(*shape: int) -> np.ndarray:
         return random_array(rng, dtype, shape)
-    for reduction in ("none", *_UFUNCS):
+    for reduction in _reductions(dtype):
         how = {"reduction": reduction}
         yield Sample((x(9, 5), random_index(rng, 9, (17, 1)), x(17, 5)), how, f"{reduction}, rows")
         yield Sample((x(9, 5), random_index(rng, 5, (33, 2)), x(33)), how, f"{reduction}, elements")
@@ -195,13 +204,13 @@ def _nd_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         yield Sample((x(4, 5), random_index(rng, 4, (0, 1)), x(0, 5)), how, f"{reduction}, no updates")
         yield Sample((strided(x(4, 5)), random_index(rng, 4, (1, 7)).T, strided(x(7, 5))), how,
                      f"{reduction}, strided")
-    yield Sample((x(100, 16), random_index(rng, 100, (4400, 1)), x(4400, 16)), {"reduction": "add"},
-                 "parallel")
+    yield Sample((x(100, 16), random_index(rng, 100, (4400, 1)), x(4400, 16)),
+                 {"reduction": _reductions(dtype)[-1]}, "parallel")
 
 
-scatter_along = define("scatter_along", "scatter", _along_rule, _scatter_along, operands=3, dtypes=ANY,
-                       attributes=ScatterAlongAttributes, traits={"indexing"}, tolerance="reduction",
-                       samples=_along_samples, gradient=_along_gradient)
-scatter_nd = define("scatter_nd", "scatter", _nd_rule, _scatter_nd, operands=3, dtypes=ANY,
+scatter_along = define("scatter_along", "scatter", _along_rule, _scatter_along, operands=3,
+                       dtypes=STORED, attributes=ScatterAlongAttributes, traits={"indexing"},
+                       tolerance="reduction", samples=_along_samples, gradient=_along_gradient)
+scatter_nd = define("scatter_nd", "scatter", _nd_rule, _scatter_nd, operands=3, dtypes=STORED,
                     attributes=ScatterAttributes, traits={"indexing"}, tolerance="reduction",
                     samples=_nd_samples, gradient=_nd_gradient)

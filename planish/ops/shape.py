@@ -9,7 +9,7 @@ import numpy as np
 
 from planish.ops.record import Sample
 from planish.ops.rules import (
-    ANY,
+    STORED,
     define,
     known,
     like,
@@ -74,8 +74,8 @@ def _reshape_rule(attributes: ShapeAttributes, x: TensorType) -> TensorType:
     return x.with_shape(attributes.shape)
 
 
-reshape = define("reshape", "shape", _reshape_rule, lambda a, x: x.reshape(a.shape), operands=1, dtypes=ANY,
-                 attributes=ShapeAttributes, traits={"movement", "view"},
+reshape = define("reshape", "shape", _reshape_rule, lambda a, x: x.reshape(a.shape), operands=1,
+                 dtypes=STORED, attributes=ShapeAttributes, traits={"movement", "view"},
                  samples=joined(varied({"shape": (6, 4)}, {"shape": (24,)}, {"shape": (1, 2, 1, 12)},
                                        {"shape": (2, 3, 4)}, shape=(2, 3, 4)),
                                 varied({"shape": (5, 0)}, shape=(0, 4)), varied({"shape": ()}, shape=(1, 1)),
@@ -98,7 +98,7 @@ def _show(shape: Shape) -> str:
 
 
 broadcast_to = define("broadcast_to", "shape", _broadcast_to_rule, lambda a, x: np.broadcast_to(x, a.shape),
-                      operands=1, dtypes=ANY, attributes=ShapeAttributes, traits={"movement", "view"},
+                      operands=1, dtypes=STORED, attributes=ShapeAttributes, traits={"movement", "view"},
                       samples=joined(varied({"shape": (3, 17)}, {"shape": (2, 3, 17)}, {"shape": (3, 1)},
                                             {"shape": (0, 3, 5)}, shape=(3, 1)),
                                      varied({"shape": (700, 100)}, shape=(100,))),
@@ -118,7 +118,7 @@ def _inverse(axes: Sequence[int]) -> tuple[int, ...]:
 
 
 transpose = define("transpose", "shape", _transpose_rule, lambda a, x: x.transpose(a.axes), operands=1,
-                   dtypes=ANY, attributes=AxesAttributes, traits={"movement", "view"},
+                   dtypes=STORED, attributes=AxesAttributes, traits={"movement", "view"},
                    samples=joined(varied({"axes": (0, 1, 2)}, {"axes": (2, 1, 0)}, {"axes": (1, 2, 0)},
                                          {"axes": (0, 2, 1)}, shape=(3, 17, 8)),
                                   varied({"axes": (1, 0)}, shape=(0, 3)),
@@ -159,7 +159,7 @@ def _span(count: Dim, step: int) -> Dim:
     return count if step == 1 else largest((count - 1) * step + 1, 0)
 
 
-slice_ = define("slice", "shape", _slice_rule, lambda a, x: x[_slices(a)], operands=1, dtypes=ANY,
+slice_ = define("slice", "shape", _slice_rule, lambda a, x: x[_slices(a)], operands=1, dtypes=STORED,
                 attributes=SliceAttributes, traits={"movement", "view"},
                 samples=joined(varied({"starts": (0, 0), "stops": (7, 17), "steps": (1, 1)},
                                       {"starts": (2, 3), "stops": (6, 17), "steps": (1, 4)},
@@ -212,7 +212,7 @@ def _pad_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
 
 
 pad = define("pad", "shape", _pad_rule, lambda a, x, fill: padded(x, fill, a.low, a.high, a.interior),
-             operands=2, dtypes=ANY, attributes=PadAttributes, traits={"movement"}, samples=_pad_samples,
+             operands=2, dtypes=STORED, attributes=PadAttributes, traits={"movement"}, samples=_pad_samples,
              gradient=_pad_gradient)
 
 
@@ -254,7 +254,7 @@ def _concat_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
 
 
 concat = define("concat", "shape", _concat_rule, lambda a, *xs: np.concatenate(xs, a.axis), operands=None,
-                dtypes=ANY, attributes=AxisAttributes, traits={"movement"}, samples=_concat_samples,
+                dtypes=STORED, attributes=AxisAttributes, traits={"movement"}, samples=_concat_samples,
                 gradient=_concat_gradient)
 
 
@@ -265,8 +265,8 @@ def _reverse_rule(attributes: AxesAttributes, x: TensorType) -> TensorType:
     return x
 
 
-reverse = define("reverse", "shape", _reverse_rule, lambda a, x: np.flip(x, a.axes), operands=1, dtypes=ANY,
-                 attributes=AxesAttributes, traits={"movement"},
+reverse = define("reverse", "shape", _reverse_rule, lambda a, x: np.flip(x, a.axes), operands=1,
+                 dtypes=STORED, attributes=AxesAttributes, traits={"movement"},
                  samples=joined(varied({"axes": (0,)}, {"axes": (1,)}, {"axes": (0, 1)}, {"axes": ()},
                                        shape=(3, 17)),
                                 varied({"axes": (0,)}, shape=(0, 3)),

@@ -9,7 +9,7 @@ import numpy as np
 
 from planish.errors import TypeRuleError
 from planish.ops.record import Op, Sample, Types, register
-from planish.types import DTYPES, DType, TensorType, dtype_of
+from planish.types import DTYPES, STORAGE, DType, TensorType, dtype_of
 
 SMALL = 4096  # bytes up to which constants are compared by content; larger ones are equal when one array
 
@@ -73,9 +73,10 @@ def _unbound(attributes: InputAttributes) -> np.ndarray:
     raise TypeRuleError(f"input {attributes.name} has no value")
 
 
+_ANY = (*DTYPES, *STORAGE)
 input_ = register(Op("input", "structure", lambda a: a.type, _unbound, InputAttributes,
-                     frozenset({"structure"}), "exact", _no_samples, DTYPES))
+                     frozenset({"structure"}), "exact", _no_samples, _ANY))
 constant = register(Op("constant", "structure", _constant_type, lambda a: a.array, Content,
-                       frozenset({"structure"}), "exact", _no_samples, DTYPES))
+                       frozenset({"structure"}), "exact", _no_samples, _ANY))
 item = register(Op("item", "structure", _item_type, lambda a, results: results[a.index], ItemAttributes,
-                   frozenset({"structure"}), "exact", _no_samples, DTYPES))
+                   frozenset({"structure"}), "exact", _no_samples, _ANY))

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 from planish.ir import Node
 from planish.ops.algebra import Algebra
 from planish.ops.record import OPS, Op
+from planish.types import python_number
 
 SEEN_THROUGH = frozenset({"broadcast_to", "reshape"})  # a number matches a constant under these
 Bound = dict[str, Any]  # what the names of a pattern stand for: a node, or a tuple of nodes for `several`
@@ -307,4 +308,4 @@ def _uniform_value(array: Any) -> Any:
         return None
     if flat.size > 1 and flat.tobytes() != flat[:1].tobytes() * flat.size:
         return None
-    return flat[0].item() if array.dtype.kind in "biu" else float(flat[0])
+    return python_number(flat[0])

@@ -66,7 +66,7 @@ from planish.schedule.text import (
     print_ranges,
     split_commas,
 )
-from planish.types import Dim, Symbol, evaluate_dim, symbol, symbols_of
+from planish.types import Dim, Symbol, evaluate_dim, python_number, symbol, symbols_of
 
 INLINE = 16  # constants up to this many elements are written out
 
@@ -132,7 +132,7 @@ def _place(program: Program, place: Place) -> str:
 
 
 def _number(value: np.generic) -> str:
-    return repr(value.item()) if value.dtype.kind in "biu" else repr(float(value))
+    return repr(python_number(value))
 
 
 def _step(step: Launch | CheckStep) -> str:

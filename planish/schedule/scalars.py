@@ -27,6 +27,7 @@ from planish.types import (
     bounds,
     evaluate_dim,
     is_static,
+    python_number,
     symbols_of,
 )
 from planish.types.dim import is_nonnegative, maximum, minimum
@@ -67,8 +68,7 @@ def cast_to(x: Scalar, dtype: DType) -> Scalar:
 
 def literal(array: np.ndarray) -> float | int | bool:
     """The one number an array holds, as Python has it."""
-    value = array.reshape(-1)[0]
-    return value.item() if value.dtype.kind in "biu" else float(value)
+    return python_number(array.reshape(-1)[0])
 
 
 def splat_of(node: Node) -> float | int | bool | None:

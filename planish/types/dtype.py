@@ -1,4 +1,8 @@
-"""Element types. One frozen record per dtype; NumPy's own dtype beside it (bfloat16 from ml_dtypes)."""
+"""Element types. One frozen record per dtype; NumPy's own dtype beside it (those NumPy lacks from ml_dtypes).
+
+`DTYPES` are those that ops compute with. `STORAGE` are floats of 8 bits and less and integers of 4 and 2:
+they are read, written, moved and cast, and no arithmetic takes them. In memory each element has its own byte.
+"""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,13 +16,17 @@ from planish.errors import UnsupportedDType
 
 @dataclass(frozen=True, eq=False)
 class DType:
-    """`name` is NumPy's; `short` is what the text forms print; `kind` is one of bool, int, uint, float."""
+    """`name` is NumPy's; `short` is what the text forms print; `kind` is one of bool, int, uint, float.
+
+    `bits` are those that carry the value. `is_storage`: no arithmetic takes it.
+    """
 
     name: str
     short: str
     kind: str
     bits: int
     numpy: np.dtype
+    is_storage: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -63,8 +71,36 @@ FLOAT32 = DType("float32", "f32", "float", 32, np.dtype(np.float32))
 FLOAT64 = DType("float64", "f64", "float", 64, np.dtype(np.float64))
 
 DTYPES = (BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
-_BY_NUMPY = {d.numpy: d for d in DTYPES}
-_BY_NAME = {d.name: d for d in DTYPES} | {d.short: d for d in DTYPES}
+
+
+def _stored(name: str, kind: str, bits: int) -> DType:
+    """`float8_e4m3fn` is f8e4m3fn for short."""
+    short = kind[0] + name.removeprefix(kind).replace("_", "")
+    return DType(name, short, kind, bits, np.dtype(getattr(ml_dtypes, name)), is_storage=True)
+
+
+FLOAT8_E4M3FN = _stored("float8_e4m3fn", "float", 8)
+FLOAT8_E4M3FNUZ = _stored("float8_e4m3fnuz", "float", 8)
+FLOAT8_E5M2 = _stored("float8_e5m2", "float", 8)
+FLOAT8_E5M2FNUZ = _stored("float8_e5m2fnuz", "float", 8)
+FLOAT8_E8M0FNU = _stored("float8_e8m0fnu", "float", 8)
+FLOAT6_E2M3FN = _stored("float6_e2m3fn", "float", 6)
+FLOAT6_E3M2FN = _stored("float6_e3m2fn", "float", 6)
+FLOAT4_E2M1FN = _stored("float4_e2m1fn", "float", 4)
+INT4, UINT4 = _stored("int4", "int", 4), _stored("uint4", "uint", 4)
+INT2, UINT2 = _stored("int2", "int", 2), _stored("uint2", "uint", 2)
+
+STORAGE = (FLOAT8_E4M3FN, FLOAT8_E4M3FNUZ, FLOAT8_E5M2, FLOAT8_E5M2FNUZ, FLOAT8_E8M0FNU, FLOAT6_E2M3FN,
+           FLOAT6_E3M2FN, FLOAT4_E2M1FN, INT4, UINT4, INT2, UINT2)
+_ALL = (*DTYPES, *STORAGE)
+_BY_NUMPY = {d.numpy: d for d in _ALL}
+_BY_NAME = {d.name: d for d in _ALL} | {d.short: d for d in _ALL}
+
+
+def python_number(value: Any) -> bool | int | float:
+    """A NumPy scalar as Python has it: the same number, exactly."""
+    dtype = dtype_of(value)
+    return float(value) if dtype.is_float else int(value) if dtype.is_integer else bool(value)
 
 
 def dtype_of(what: Any) -> DType:
@@ -80,6 +116,6 @@ def dtype_of(what: Any) -> DType:
     except TypeError:
         found = None
     if found is None:
-        known = ", ".join(d.name for d in DTYPES)
+        known = ", ".join(d.name for d in _ALL)
         raise UnsupportedDType(f"dtype {of} is not supported; supported are {known}")
     return found

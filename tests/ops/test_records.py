@@ -10,7 +10,7 @@ import pytest
 from planish.errors import TypeRuleError
 from planish.ops import OPS, Op
 from planish.ops.tolerance import CLASSES
-from planish.types import DTYPES, TensorType, dtype_of
+from planish.types import DTYPES, STORAGE, TensorType, dtype_of
 from tests.ops.cases import RECORDS, evaluate, samples_of, types_of
 
 TRAITS = {"structure", "pointwise", "commutative", "movement", "view", "reduction", "scan", "contraction",
@@ -27,7 +27,7 @@ def test_every_field_is_filled(op: Op) -> None:
     assert is_dataclass(op.attributes) and op.attributes.__dataclass_params__.frozen
     assert op.traits and op.traits <= TRAITS
     assert op.tolerance in CLASSES
-    assert op.dtypes and set(op.dtypes) <= set(DTYPES)
+    assert op.dtypes and set(op.dtypes) <= {*DTYPES, *STORAGE}
     assert (op.decompose is not None) == op.has("composite")
     assert (op.gradient is None) == (op.name in WITHOUT_GRADIENT)
 
@@ -86,7 +86,7 @@ def test_other_dtypes_are_refused(op: Op) -> None:
     if not sample.operands:
         return
     first, *rest = types_of(sample.operands)
-    for dtype in set(DTYPES) - set(op.dtypes):
+    for dtype in {*DTYPES, *STORAGE} - set(op.dtypes):
         with pytest.raises(TypeRuleError, match=rf"^{op.name}\("):
             op.infer(op.make_attributes(sample.attributes), TensorType(dtype, first.shape), *rest)
 

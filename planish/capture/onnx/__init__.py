@@ -12,7 +12,7 @@
     translate.py   the walk over the nodes, functions
 
 The translations are tables, foreign operator -> our ops, in files by family: pointwise, movement, reductions,
-indexing, contractions, pooling, normalization, quantization, resizing, sampling, spectral, chance,
+indexing, contractions, pooling, normalization, narrow, quantization, resizing, sampling, spectral, chance,
 determinant, training, sequences. The package onnx is loaded at the first call.
 """
 from __future__ import annotations
@@ -27,6 +27,7 @@ from planish.capture.onnx import (
     determinant,
     indexing,
     movement,
+    narrow,
     normalization,
     pointwise,
     pooling,
@@ -46,8 +47,9 @@ from planish.capture.onnx.translate import translate_model
 from planish.ir import Graph
 
 __all__ = ["CapturedModel", "chance", "contractions", "determinant", "given_of", "indexing", "load_graph",
-           "load_model", "movement", "normalization", "open_inputs", "pointwise", "pooling", "quantization",
-           "reductions", "resizing", "sampling", "sequences", "spectral", "supported_operators", "training"]
+           "load_model", "movement", "narrow", "normalization", "open_inputs", "pointwise", "pooling",
+           "quantization", "reductions", "resizing", "sampling", "sequences", "spectral", "supported_operators",
+           "training"]
 
 
 def load_graph(source: str | PathLike[str] | bytes | Any, *,

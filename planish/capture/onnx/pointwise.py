@@ -16,7 +16,7 @@ from planish.capture.onnx.call import Call, translates
 from planish.capture.onnx.sizes import Value
 from planish.ir import Node, constant
 from planish.ops.rules import ops
-from planish.types import BOOL, UINT8, DType
+from planish.types import BOOL, DType
 
 SAME = {
     "Abs": "abs",
@@ -153,26 +153,7 @@ def is_inf(call: Call) -> Node:
     return ops.broadcast_to(number(False, BOOL), shape=x.shape)
 
 
-# --- dtypes
-
-@translates("Cast")
-def cast_to(call: Call) -> Node:
-    return cast(call[0], call.dtype_attribute("to"))
-
-
-@translates("CastLike")
-def cast_like(call: Call) -> Node:
-    return cast(call[0], call.dtype(1))
-
-
-@translates("BitCast")
-def bit_cast(call: Call) -> Node:
-    """A bool is a byte that is 0 or 1."""
-    x, dtype = call[0], call.dtype_attribute("to")
-    x = cast(x, UINT8) if x.dtype is BOOL and dtype is not BOOL else x
-    whole = UINT8 if dtype is BOOL and x.dtype is not BOOL else dtype
-    return cast(x if x.dtype is whole else ops.bitcast(x, dtype=whole), dtype)
-
+# --- as they are
 
 @translates("Identity")
 def identity(call: Call) -> Value:

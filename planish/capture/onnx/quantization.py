@@ -1,31 +1,40 @@
-"""Quantised tensors of 8 and 16 bits: QuantizeLinear, DequantizeLinear, MatMulInteger,
-ConvInteger, QLinearMatMul, QLinearConv.
+"""Quantised tensors: QuantizeLinear, DequantizeLinear, and the products and convolutions of them.
 
-A real number is (q - zero point) * scale, with one scale per tensor or one per element of an axis.
+A real number is (q - zero point) * scale, with one scale per tensor, per element of an axis, or per block.
 """
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from planish.capture.onnx.call import Call, translates
 from planish.capture.onnx.contractions import per_axis, static_kernel, window_padding
-from planish.capture.onnx.movement import reshaped
+from planish.capture.onnx.movement import reshaped, sliced
+from planish.capture.onnx.narrow import FLOATS8, saturated
 from planish.capture.onnx.pointwise import cast
+from planish.capture.onnx.sizes import computed
 from planish.ir import Node
-from planish.ops.rules import ops
+from planish.ops.rules import FLOATS, ops
 from planish.types import FLOAT32, INT32, UINT8, DType
 
 
 @translates("QuantizeLinear")
 def quantize_linear(call: Call) -> Node:
-    """saturate(round(x / scale) + zero point), half to even."""
-    scale = _along_axis(call, call[1])
-    x = cast(call[0], scale.dtype)
-    dtype = _quantized_dtype(call)
-    steps = cast(ops.round(x / scale), scale.dtype.accumulator)
+    """saturate(round(x / scale) + zero point), half to even; `precision`, or the scale's dtype, is the
+    quotient's."""
+    dtype, scale = _quantized_dtype(call), _along_axis(call, call[1])
+    if call.attribute("precision"):
+        wide = call.dtype_attribute("precision")
+    else:
+        wide = scale.dtype if scale.dtype in FLOATS else FLOAT32
+    quotient = cast(call[0], wide) / cast(scale, wide)
+    if dtype in FLOATS8:
+        _require_no_zero_point(call)
+        return saturated(quotient, dtype) if call.flag("saturate", True) else cast(quotient, dtype)
+    steps = quotient if dtype.is_float else cast(ops.round(quotient), wide.accumulator)
     if call.has(2):
         steps = steps + cast(_along_axis(call, call[2]), steps.dtype)
-    return _saturated(steps, dtype)
+    return cast(steps, dtype) if dtype.is_float else _saturated(steps, dtype)
 
 
 def _quantized_dtype(call: Call) -> DType:
@@ -34,22 +43,47 @@ def _quantized_dtype(call: Call) -> DType:
     return call.dtype_attribute("output_dtype") if call.attribute("output_dtype") else UINT8
 
 
+def _require_no_zero_point(call: Call) -> None:
+    """A zero point of floats of 8 bits says their dtype; it is 0."""
+    zero = computed(call[2]) if call.has(2) else None
+    if zero is not None and np.any(zero.astype(np.float32)):
+        call.invalid("the zero point of floats of 8 bits is to be 0")
+
+
 @translates("DequantizeLinear")
 def dequantize_linear(call: Call) -> Node:
-    x, scale = cast(call[0], INT32), _along_axis(call, call[1])
-    if call.has(2):
-        x = x - cast(_along_axis(call, call[2]), INT32)
-    return cast(x, scale.dtype) * scale
+    """(x - zero point) * scale, computed in float32 and rounded once."""
+    x, scale = _exact(call[0]), _along_axis(call, call[1])
+    dtype = call.dtype_attribute("output_dtype") if call.attribute("output_dtype") else scale.dtype
+    if dtype not in FLOATS:
+        call.invalid(f"its result can't be {dtype.name}; output_dtype is to say what it is")
+    if call.has(2) and call.dtype(2) in FLOATS8:
+        _require_no_zero_point(call)
+    elif call.has(2):
+        x = x - _exact(_along_axis(call, call[2]))
+    return cast(cast(x, FLOAT32) * cast(scale, FLOAT32), dtype)
+
+
+def _exact(x: Node) -> Node:
+    """In a dtype that holds every value of a quantised one, and every difference of two."""
+    return cast(x, FLOAT32 if x.dtype.is_float else INT32)
 
 
 def _along_axis(call: Call, x: Node) -> Node:
-    """A vector along the axis, ready to broadcast. Blocks are not supported."""
-    if call.attribute("block_size", 0):
-        call.refuse("scales per block are not supported", "quantise per tensor or per axis")
+    """A scale or zero point, ready to broadcast: of the tensor, of each element of the axis, or of blocks of
+    them."""
     if x.ndim == 0 or x.shape == (1,):
         return reshaped(x, ())
-    axis = call.axis(default=1)
-    return reshaped(x, tuple(x.shape[0] if i == axis else 1 for i in range(call.rank())))
+    axis, size = call.axis(default=1), call.attribute("block_size", 0)
+    if not size:
+        if x.ndim != 1:
+            call.invalid(f"scales of shape {x.shape} are per block, and there is no block_size")
+        return reshaped(x, tuple(x.shape[0] if i == axis else 1 for i in range(call.rank())))
+    if size < 0 or x.ndim != call.rank():
+        call.invalid(f"blocks of {size} elements can't have scales of shape {x.shape}")
+    before, blocks, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
+    each = ops.broadcast_to(reshaped(x, (*before, blocks, 1, *after)), shape=(*before, blocks, size, *after))
+    return sliced(reshaped(each, (*before, blocks * size, *after)), axis, 0, call.shape()[axis])
 
 
 @translates("MatMulInteger")
@@ -67,9 +101,10 @@ def matmul_integer(call: Call) -> Node:
 @translates("QLinearMatMul")
 def qlinear_matmul(call: Call) -> Node:
     """Operands a, its scale and zero point, b and its, and those of the result."""
-    a, b = (cast(call[i], INT32) - _rows_or_columns(cast(call[i + 2], INT32), call[i], i) for i in (0, 3))
+    a, b = (_exact(call[i]) - _rows_or_columns(_exact(call[i + 2]), call[i], i) for i in (0, 3))
     a_scale, b_scale = (_rows_or_columns(cast(call[i + 1], FLOAT32), call[i], i) for i in (0, 3))
-    return _requantized(ops.matmul(a, b), a_scale * b_scale / cast(call[6], FLOAT32), call[7])
+    scale, zero = (reshaped(x, ()) if x.shape == (1,) else x for x in (cast(call[6], FLOAT32), call[7]))
+    return _requantized(ops.matmul(a, b), a_scale * b_scale / scale, zero)
 
 
 def _rows_or_columns(x: Node, beside: Node, operand: int) -> Node:
@@ -100,12 +135,14 @@ def _per_channel(x: Node, rank: int) -> Node:
 
 def _requantized(total: Node, scale: Node, zero: Node) -> Node:
     """saturate(round(total * scale) + zero point), of the zero point's dtype."""
+    if zero.dtype.is_float:
+        return saturated(cast(total, FLOAT32) * scale, zero.dtype)
     steps = ops.round(cast(total, FLOAT32) * scale) + cast(zero, FLOAT32)
     return _saturated(steps, zero.dtype)
 
 
 def _saturated(steps: Node, dtype: DType) -> Node:
-    limits = np.iinfo(dtype.numpy)
+    limits = ml_dtypes.iinfo(dtype.numpy)
     return cast(ops.minimum(ops.maximum(steps, float(limits.min)), float(limits.max)), dtype)
 
 

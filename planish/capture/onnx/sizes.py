@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from planish.capture.onnx.containers import EmptyOptional, SequenceValue
@@ -76,7 +77,7 @@ def _is_number(dim: Any) -> bool:
 
 
 def _fits(value: int, dtype: DType) -> bool:
-    limits = np.iinfo(dtype.numpy)
+    limits = ml_dtypes.iinfo(dtype.numpy)
     return limits.min <= value <= limits.max
 
 

@@ -1,8 +1,8 @@
 """Tensor content of ONNX files: a TensorProto goes in, a read-only array comes out.
 
-Raw bytes are not copied again. External data is mapped, not read, and confined to the model's folder: a
-relative path without "..", no link on the way, a regular file, a range inside it. Whatever does not fit is a
-ModelError.
+Raw bytes are not copied again, but for elements of less than 8 bits, which get a byte each. External data is
+mapped, not read, and confined to the model's folder: a relative path without "..", no link on the way, a
+regular file, a range inside it. Whatever does not fit is a ModelError.
 """
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def to_array(tensor: Any, folder: Path | None, what: str) -> np.ndarray:
     elif tensor.HasField("raw_data"):
         array = _from_bytes(tensor.raw_data, dtype, prod(shape), what)
     else:
-        array = _from_fields(numpy_helper, tensor, prod(shape), what)
+        array = _from_fields(numpy_helper, tensor, dtype, prod(shape), what)
     array = array.reshape(shape)
     array.flags.writeable = False
     return array
@@ -76,18 +76,42 @@ def to_dense(sparse: Any, folder: Path | None, what: str) -> np.ndarray:
 
 
 def _from_bytes(data: bytes, dtype: DType, count: int, what: str) -> np.ndarray:
-    if len(data) != count * dtype.itemsize:
-        raise ModelError(f"{what} needs {count * dtype.itemsize} bytes and has {len(data)}")
-    return np.frombuffer(data, dtype.numpy.newbyteorder("<")).astype(dtype.numpy, copy=False)
+    if len(data) != _stored_bytes(dtype, count):
+        raise ModelError(f"{what} needs {_stored_bytes(dtype, count)} bytes and has {len(data)}")
+    return _decoded(data, dtype, count)
+
+
+def _is_packed(dtype: DType) -> bool:
+    return dtype.is_storage and dtype.bits < 8
+
+
+def _stored_bytes(dtype: DType, count: int) -> int:
+    """In raw form; elements of less than 8 bits lie close to one another, the first in the lowest bits."""
+    return -(-count * dtype.bits // 8) if _is_packed(dtype) else count * dtype.itemsize
+
+
+def _decoded(data: Any, dtype: DType, count: int) -> np.ndarray:
+    """The elements in a buffer of as many bytes as they need."""
+    if not _is_packed(dtype):
+        return np.frombuffer(data, dtype.numpy.newbyteorder("<")).astype(dtype.numpy, copy=False)
+    packed = np.frombuffer(data, np.uint8)
+    if 8 % dtype.bits == 0:
+        elements = packed[:, None] >> np.arange(0, 8, dtype.bits, dtype=np.uint8) & (2 ** dtype.bits - 1)
+    else:
+        bits = np.unpackbits(packed, count=count * dtype.bits, bitorder="little")
+        elements = np.packbits(bits.reshape(count, dtype.bits), axis=1, bitorder="little")
+    return elements.reshape(-1)[:count].view(dtype.numpy)
 
 
 _FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
-def _from_fields(numpy_helper: Any, tensor: Any, count: int, what: str) -> np.ndarray:
+def _from_fields(numpy_helper: Any, tensor: Any, dtype: DType, count: int, what: str) -> np.ndarray:
     stored = max(len(getattr(tensor, field)) for field in _FIELDS)
-    if stored != count:
-        raise ModelError(f"{what} needs {count} elements and has {stored}")
+    in_bytes = dtype.is_storage and 8 % dtype.bits == 0  # a number of a field is one packed byte
+    wanted = _stored_bytes(dtype, count) if in_bytes else count
+    if stored != wanted:
+        raise ModelError(f"{what} needs {wanted} elements and has {stored}")
     try:
         return numpy_helper.to_array(tensor)
     except (ValueError, TypeError, OverflowError) as error:
@@ -97,7 +121,7 @@ def _from_fields(numpy_helper: Any, tensor: Any, count: int, what: str) -> np.nd
 def _external(tensor: Any, dtype: DType, count: int, folder: Path | None, what: str) -> np.ndarray:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     path = _confined(entries.get("location", ""), folder, what)
-    size, offset = count * dtype.itemsize, _number(entries, "offset", 0, what)
+    size, offset = _stored_bytes(dtype, count), _number(entries, "offset", 0, what)
     length, held = _number(entries, "length", size, what), path.stat().st_size
     if length != size:
         raise ModelError(f"{what} needs {size} bytes; its external data has {length}")
@@ -106,7 +130,7 @@ def _external(tensor: Any, dtype: DType, count: int, folder: Path | None, what: 
     if count == 0:
         return np.empty(0, dtype.numpy)
     mapped = np.memmap(path, dtype=np.uint8, mode="r", offset=offset, shape=(length,))
-    return np.frombuffer(mapped, dtype.numpy.newbyteorder("<")).astype(dtype.numpy, copy=False)
+    return _decoded(mapped, dtype, count)
 
 
 def _number(entries: dict[str, str], key: str, default: int, what: str) -> int:

@@ -5,15 +5,20 @@ NumPy's answer there: the least number of int32 or int64; narrower integers are 
 uint32 those of the int64; uint64 as two int64 halves. So the result is the same on every machine. float64 to
 float16 rounds once (NumPy does); integers and float64 reach bfloat16, and integers float16, by way of float32
 (as NumPy, ml_dtypes and PyTorch do: for float16 no result differs, for bfloat16 ties beyond 2^24 may).
+
+Dtypes for storage are reached, and left, by way of float32 or of the integer of 8 bits, which hold all their
+values (`stored`); so does ml_dtypes.
 """
 from __future__ import annotations
 
+from planish.codegen.llvm import stored
 from planish.codegen.llvm.builder import Builder, Value
 from planish.codegen.llvm.lanes import Lanes
 from planish.codegen.llvm.math_parts import INF
 from planish.codegen.llvm.registers import (
     FLOATS,
     NARROW,
+    STORED,
     UNSIGNED,
     bits_of,
     from_memory,
@@ -26,9 +31,13 @@ from planish.codegen.llvm.registers import (
 
 def cast(b: Builder, value: Value, source: str, target: str) -> Value:
     """`value` of dtype `source` as dtype `target`."""
-    x = Lanes(b, value)
     if source == target:
         return value
+    if source in STORED:
+        return cast(b, stored.decoded(Lanes(b, value), source).value, stored.carrier(source), target)
+    if target in STORED:
+        return stored.encoded(Lanes(b, cast(b, value, source, stored.carrier(target))), target).value
+    x = Lanes(b, value)
     if target == "bool":
         return x.ne(0).value
     if source in FLOATS:

@@ -18,7 +18,7 @@ from planish.codegen.llvm import floating, integer, math
 from planish.codegen.llvm.builder import Builder, Value
 from planish.codegen.llvm.casts import bitcast, cast
 from planish.codegen.llvm.lanes import Kernel, Lanes, fma
-from planish.codegen.llvm.registers import DTYPES, NARROW, SIGNED, UNSIGNED, round_to
+from planish.codegen.llvm.registers import COMPUTED, DTYPES, NARROW, SIGNED, UNSIGNED, round_to
 from planish.errors import UnsupportedOp
 
 _ROUNDINGS = {"floor": "floor", "ceil": "ceil", "round": "roundeven", "trunc": "trunc"}
@@ -132,5 +132,5 @@ def _kernel(op: str, dtype: str, numerics: str) -> Kernel:
 
 @cache
 def _known(op: str) -> str:
-    known = [dtype for dtype in DTYPES if op in TABLE[dtype]]
+    known = [dtype for dtype in COMPUTED if op in TABLE[dtype]]
     return f"it exists for {', '.join(known)}: " if known else ""

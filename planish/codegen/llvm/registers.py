@@ -10,29 +10,36 @@ forms.
 | float16 | half | float, holding a value of the narrow type |
 | bfloat16 | i16 | float, holding a value of the narrow type |
 | float32, float64 | float, double | float, double |
+| those for storage (`STORED`) | i8 | i8: nothing but a cast looks inside |
 
 Values of the two narrow floats are computed in f32 and rounded after every operation (`round_to`), so that
 what flows in registers is at any moment what memory would hold.
 """
 from __future__ import annotations
 
+import numpy as np
+
 from planish.codegen.llvm import half
 from planish.codegen.llvm.builder import Builder, Value, lanes_of, vector
+from planish.types import STORAGE, dtype_of
 
 SIGNED = ("int8", "int16", "int32", "int64")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 NARROW = ("float16", "bfloat16")
 FLOATS = (*NARROW, "float32", "float64")
-DTYPES = ("bool", *SIGNED, *UNSIGNED, *FLOATS)
+COMPUTED = ("bool", *SIGNED, *UNSIGNED, *FLOATS)
+STORED = tuple(d.name for d in STORAGE)
+DTYPES = (*COMPUTED, *STORED)
 
 _MEMORY = {"bool": "i8", "float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}
 _REGISTER = {"bool": "i1", "float16": "float", "bfloat16": "float", "float32": "float", "float64": "double"}
-_BITS = {dtype: int("".join(filter(str.isdigit, dtype)) or 8) for dtype in DTYPES}
+_BITS = dict.fromkeys(STORED, 8) | {
+    dtype: int("".join(filter(str.isdigit, dtype)) or 8) for dtype in COMPUTED}
 _QUIET = 0x00400000  # the bit that keeps a NaN a NaN when its low half is dropped
 
 
 def bits_of(dtype: str) -> int:
-    """The width of one element in bits; bool counts as the byte it occupies."""
+    """The width of one element in memory, in bits."""
     return _BITS[dtype]
 
 
@@ -45,7 +52,9 @@ def register_type(dtype: str, lanes: int = 1) -> str:
 
 
 def constant(b: Builder, dtype: str, number: float | int | bool, lanes: int = 1) -> Value:
-    """A literal in register form; for a narrow float `number` must already be a value of that type."""
+    """A literal in register form; `number` must already be a value of the dtype."""
+    if dtype in STORED:
+        number = int(np.asarray(number).astype(dtype_of(dtype).numpy).view(np.uint8))
     return b.const(register_type(dtype, lanes), number)
 
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 from planish.ops.rules import ops
 from planish.rewrite.pattern import variables
 from planish.rewrite.rule import Match, rule
-from planish.types import DType
+from planish.types import STORAGE, DType
 
 (x,) = variables("x")
 SIGNIFICAND = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 EXPONENT = {"float16": 5, "bfloat16": 8, "float32": 8, "float64": 11}
+# float8_e4m3fn: 4 bits of exponent, 3 of the significand are written
+SIGNIFICAND |= {d.name: int(d.name[10]) + 1 for d in STORAGE if d.is_float}
+EXPONENT |= {d.name: int(d.name[8]) for d in STORAGE if d.is_float}
 
 
 def holds(wide: DType, narrow: DType) -> bool:
     """Whether every value of `narrow` is one of `wide`: IEEE 754 formats by significand and exponent bits."""
-    if wide is narrow or narrow.kind == "bool":
+    if wide is narrow:
+        return True
+    if wide.is_storage:
+        return False  # some have no sign of zero, some no zero, some no NaN
+    if narrow.kind == "bool":
         return True
     if narrow.is_float:
         return wide.is_float and all(table[wide.name] >= table[narrow.name]
