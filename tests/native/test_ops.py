@@ -22,7 +22,7 @@ from tests.native.harness import PRIMITIVES, check_native, graph_of, operands_of
 DRAWN, DRAWN_FLOAT32 = 2, 12   # samples without special values
 SPECIAL, SPECIAL_FLOAT32 = 1, 4
 LARGE = 10_000    # elements
-# A dtype for storage is a byte wherever it only moves: the ops that look inside are tried on each, others on one.
+# A dtype for storage is a byte where it only moves: ops that look inside see each, the others one of them.
 LOOK_INSIDE = {"cast", "bitcast"}
 CASES = [(op, dtype) for op in PRIMITIVES for dtype in op.dtypes
          if not dtype.is_storage or op.name in LOOK_INSIDE or dtype is FLOAT8_E5M2]
