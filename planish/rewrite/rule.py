@@ -156,11 +156,11 @@ class Rules:
 
     def __init__(self, rules: Iterable[Rule], numerics: Numerics = "default",
                  disable: frozenset[str] = frozenset()):
-        self.by_op: dict[Op, list[tuple[Rule, Root]]] = {}
+        self.by_op: dict[Op, list[Rule]] = {}
         for one in rules:
             if one.numerics in ADMITS[numerics] and one.name not in disable:
                 for op in one.pattern.root_ops:
-                    self.by_op.setdefault(op, []).extend((one, order) for order in one.orders)
+                    self.by_op.setdefault(op, []).append(one)
         self.candidates: dict[tuple[Op, ...], list[tuple[Rule, Root]]] = {}
 
     def step(self, node: Node, uses: Mapping[Node, int]) -> tuple[Node, str] | None:
@@ -169,7 +169,7 @@ class Rules:
         candidates = self.candidates.get(key)
         if candidates is None:
             found = self.by_op.get(node.op, ())
-            candidates = self.candidates[key] = [(one, order) for one, order in found
+            candidates = self.candidates[key] = [(one, order) for one in found for order in one.orders
                                                  if order.may_have(key[1:])]
         for one, order in candidates:
             made = one.apply_order(order, node, uses)

@@ -7,7 +7,6 @@ ends.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib
 import platform
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from planish.codegen.llvm.version import generator_version
 from planish.errors import LinkError
 from planish.runtime import cache, entry, memory, pool, tables, threads
 from planish.runtime.blob import Blob
@@ -135,14 +135,14 @@ def runtime_blob(machine: str | None = None, head: int = object.__basicsize__) -
     machine = machine or {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if machine not in pool.WORDS:
         raise LinkError(f"planish runs on {' and '.join(pool.WORDS)}, this machine is {machine!r}")
-    modules = (pool.ir(machine), memory.ir(machine), entry.ir(machine, head))
-    key = f"runtime {hashlib.sha256(chr(0).join(modules).encode()).hexdigest()}"
-    return cache.cached_blob(key, lambda: _generate(machine, modules))
+    key = f"runtime {machine} {head} {generator_version()}"
+    return cache.cached_blob(key, lambda: _generate(machine, head))
 
 
-def _generate(machine: str, modules: tuple[str, ...]) -> Blob:
+def _generate(machine: str, head: int) -> Blob:
     from planish.codegen.llvm.emit import emit_object
 
+    modules = (pool.ir(machine), memory.ir(machine), entry.ir(machine, head))
     return link([emit_object(text, pool.WORDS[machine].triple, passes="full") for text in modules])
 
 

@@ -5,19 +5,15 @@ code it stands for; LLVM is loaded only when that is not in the cache.
 """
 from __future__ import annotations
 
-import functools
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
 
 import numpy as np
 
-from planish import __version__
 from planish.codegen.llvm.emit import emit_assembly, emit_object
 from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.program import ProgramCode, write_program
+from planish.codegen.llvm.version import generator_version
 from planish.ir.graph import Graph
 from planish.schedule.program import CheckStep, Program, every_step
 from planish.types import Dim, TensorType, is_static
@@ -88,12 +84,3 @@ def generate(program: Program, outputs: tuple[tuple[str, int], ...], graph: Grap
     code = write_program(program, target, numerics, extra)
     work = sum(any(a.parallel for a in k.shared) for k in program.kernels)
     return NativeCode(program, code, target, inputs, results, work)
-
-
-@functools.cache
-def generator_version() -> str:
-    """Changes when planish, its code generator or LLVM does, so that old code is never taken for new."""
-    here = Path(__file__).parent
-    sources = sorted((*here.glob("*.py"), *(here.parents[1] / "schedule").glob("*.py")))
-    stamp = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
-    return f"planish {__version__} {stamp}, llvmlite {metadata.version('llvmlite')}"
