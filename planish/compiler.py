@@ -18,7 +18,10 @@ from planish.codegen.llvm.native import NativeCode, generate
 from planish.codegen.llvm.support import require_native
 from planish.errors import PlanishError, SignatureError
 from planish.ir import Graph, Node, interpret, print_graph, verify
-from planish.ir.specialize import bind_symbols, static_sizes
+from planish.ir.fresh import all_symbols
+from planish.ir.interpret import bind_host, checked
+from planish.ir.specialize import bind_symbols, static_sizes, substitute_value
+from planish.ir.text import node_names
 from planish.logs import channel
 from planish.passes.pipeline import PIPELINE, run_pipeline
 from planish.passes.protocol import PassRecord
@@ -28,10 +31,11 @@ from planish.schedule.build import SWITCHES, Built, build_program
 from planish.schedule.machine import Machine
 from planish.schedule.measure import KernelRecord, bytes_of_graph, kernel_records
 from planish.schedule.program_text import print_program
+from planish.schedule.segments import HostCall, Plan, cut, host_line, is_host, print_plan
 from planish.schedule.text import print_kernel
 
 Strategy = Literal["native", "library"]
-STAGES = ("graph", "optimized", "loops", "program", "llvm", "asm")
+STAGES = ("graph", "optimized", "segments", "loops", "program", "llvm", "asm")
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)   # stage -> seconds, in order
     kernels: list[KernelRecord] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)         # one line per fusion or layout decision
+    hosts: list[str] = field(default_factory=list)             # one line per host op, in the order they run
     bytes_before: int = 0      # every op reads its operands and writes its result
     bytes_after: int = 0       # every kernel does
     memory_naive: int = 0      # every intermediate its own buffer
@@ -113,11 +118,7 @@ class LibraryProgram(Compiled):
     def __call__(self, *arrays: Any) -> tuple[np.ndarray, ...]:
         """New arrays, as native code gives them: what looks at an argument, a constant or another result is
         copied."""
-        taken = [np.asarray(a) for a in arrays]
-        for result in super().__call__(*arrays):
-            is_own = result.flags.writeable and not any(np.may_share_memory(result, a) for a in taken)
-            taken.append(result if is_own else result.copy())
-        return tuple(taken[len(arrays):])
+        return _apart(super().__call__(*arrays), [np.asarray(a) for a in arrays])
 
 
 @dataclass
@@ -161,7 +162,8 @@ class NativeCompiled(Compiled):
 
     def texts(self) -> dict[str, Callable[[], str]]:
         program = self.built.program
-        return {**super().texts(), "loops": lambda: "\n\n".join(map(print_kernel, program.kernels)),
+        return {**super().texts(), "segments": lambda: print_plan(cut(self.optimized)),
+                "loops": lambda: "\n\n".join(map(print_kernel, program.kernels)),
                 "program": lambda: print_program(program), "llvm": self.code.llvm, "asm": self.code.assembly}
 
 
@@ -170,6 +172,63 @@ def _base(node: Node) -> Node:
     while node.op.name == "reshape":
         node = node.operands[0]
     return node
+
+
+@dataclass
+class SegmentedProgram(Compiled):
+    """Native code around host ops. `parts` are the compiled segments of `plan`, in order."""
+
+    plan: Plan
+    parts: tuple[NativeCompiled, ...]
+
+    def __call__(self, *arrays: Any) -> tuple[np.ndarray, ...]:
+        inputs = [checked(n, np.asarray(a)) for n, a in zip(self.captured.inputs, arrays)]
+        sizes = bind_symbols(self.captured, [np.shape(a) for a in arrays])
+        values: dict[Node, Any] = dict(zip(self.captured.inputs, inputs))
+        parts = iter(self.parts)
+        for step, done in zip(self.plan.steps, self.plan.done):
+            if isinstance(step, HostCall):
+                values[step.node] = self._host(step.node, values, sizes)
+            else:
+                taken = (_value(n, values, sizes) for n in step.takes)
+                carried = (np.empty((sizes[name], 0), np.uint8) for name in step.carries)
+                values |= zip(step.gives, next(parts)(*taken, *carried))
+            for node in done:
+                del values[node]
+        return _apart([_value(n, values, sizes) for n in self.optimized.outputs], inputs)
+
+    def _host(self, node: Node, values: Mapping[Node, Any], sizes: dict[str, int]) -> Any:
+        attributes = substitute_value(node.attributes, sizes)
+        result = node.op.evaluate(attributes, *(_value(o, values, sizes) for o in node.operands))
+        bind_host(node, result, sizes)
+        return result
+
+    def texts(self) -> dict[str, Callable[[], str]]:
+        def joined(stage: str) -> Callable[[], str]:
+            return lambda: "\n\n".join(part.text(stage) for part in self.parts)
+        return {**super().texts(), "segments": lambda: print_plan(self.plan),
+                **{stage: joined(stage) for stage in ("loops", "program", "llvm", "asm")}}
+
+
+def _value(node: Node, values: Mapping[Node, Any], sizes: Mapping[str, int]) -> np.ndarray:
+    """A value by the one that the driver keeps of it."""
+    if node in values:
+        return values[node]
+    if node.op.name == "constant":
+        return node.attributes.array
+    of = _value(node.operands[0], values, sizes)
+    if node.op.name == "item":
+        return of[node.attributes.index]
+    return of.reshape(static_sizes(node.shape, sizes))
+
+
+def _apart(results: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """New arrays: what looks at an input, a constant or another result is copied."""
+    taken = list(inputs)
+    for result in results:
+        is_own = result.flags.writeable and not any(np.may_share_memory(result, a) for a in taken)
+        taken.append(result if is_own and result.flags.c_contiguous else np.array(result, order="C"))
+    return tuple(taken[len(inputs):])
 
 
 def compile_graph(graph: Graph, options: Options = Options(), *,
@@ -184,22 +243,43 @@ def compile_graph(graph: Graph, options: Options = Options(), *,
     clock.lap("verify")
     if options.strategy == "library":
         report.bytes_before = report.bytes_after = bytes_of_graph(graph, report.hint)
+        report.hosts = hosts_of(graph)
         return LibraryProgram(graph, graph, options, report)
     optimized, report.passes = run_pipeline(graph, numerics=options.numerics, disable=options.disable)
     _tell_passes(graph, report)
     require_native(optimized)
     clock.lap("rewrite")
+    compiled = _native(graph, optimized, options, report, clock)
+    log = channel("fusion")
+    for decision in report.decisions:
+        log.info("%s: %s", graph.name, decision)
+    return compiled
+
+
+def _native(graph: Graph, optimized: Graph, options: Options, report: Report, clock: _Clock) -> Compiled:
+    """Native code for an optimised graph; where it has host ops, for the segments between them."""
+    report.bytes_before = bytes_of_graph(graph, report.hint)
+    if not any(map(is_host, optimized.nodes())):
+        return _native_part(graph, optimized, options, report, clock)
+    plan = cut(optimized)
+    clock.lap("schedule")
+    report.hosts = hosts_of(optimized)
+    parts = tuple(_native_part(s.graph, s.graph, options, report, clock) for s in plan.segments)
+    return SegmentedProgram(graph, optimized, options, report, plan, parts)
+
+
+def _native_part(graph: Graph, optimized: Graph, options: Options, report: Report,
+                 clock: _Clock) -> NativeCompiled:
+    """One native program; `report` gets its kernels beside those it has."""
     target = options.target or host()
     built = build_program(optimized, machine_of(target), report.hint, disable=options.disable & set(SWITCHES))
     clock.lap("schedule")
     code = generate(built.program, built.outputs, optimized, target, options.numerics)
     clock.lap("generate")
-    program, report.cached = load_program(code, options.threads)
+    program, cached = load_program(code, options.threads)
     clock.lap("compile")
-    _fill(report, graph, built)
-    log = channel("fusion")
-    for decision in report.decisions:
-        log.info("%s: %s", graph.name, decision)
+    report.cached = cached and (report.cached or not report.kernels)
+    _add(report, built)
     return NativeCompiled(graph, optimized, options, report, built, code, program)
 
 
@@ -210,6 +290,13 @@ def check_options(options: Options) -> None:
         if value not in known:
             raise PlanishError(f"there is no {what} {value!r}; there are {' and '.join(known)}")
     check_switches(options.disable)
+
+
+def hosts_of(graph: Graph) -> list[str]:
+    """A line for every host op, in the order in which they run."""
+    hosts = [n for n in graph.nodes() if is_host(n)]
+    names = node_names(graph) if hosts else {}
+    return [host_line(n, names) for n in hosts]
 
 
 def check_switches(disable: frozenset[str]) -> None:
@@ -224,7 +311,7 @@ def check_switches(disable: frozenset[str]) -> None:
 
 def check_hint(graph: Graph, hint: Mapping[str, int]) -> None:
     """Raises PlanishError for sizes of symbols the graph does not have."""
-    symbols = graph.symbols()
+    symbols = all_symbols(graph)
     if unknown := [name for name in hint if name not in symbols]:
         has = f"its symbols are {', '.join(symbols)}" if symbols else "all its sizes are known"
         raise PlanishError(f"hint: {graph.name} has no symbol {', '.join(map(repr, unknown))}; {has}")
@@ -235,14 +322,14 @@ def machine_of(target: Target) -> Machine:
     return Machine(target.vector_bytes, target.registers, target.l1, target.l2, target.l3, target.cores)
 
 
-def _fill(report: Report, graph: Graph, built: Built) -> None:
-    report.kernels = kernel_records(built.program, report.hint)
-    report.decisions = built.decisions
-    report.bytes_before = bytes_of_graph(graph, report.hint)
-    report.bytes_after = sum(k.bytes for k in report.kernels)
-    report.memory_naive = built.memory.naive
-    report.memory_planned = built.memory.planned
-    report.memory_bound = built.memory.bound
+def _add(report: Report, built: Built) -> None:
+    kernels = kernel_records(built.program, report.hint)
+    report.kernels += kernels
+    report.decisions += built.decisions
+    report.bytes_after += sum(k.bytes for k in kernels)
+    report.memory_naive += built.memory.naive
+    report.memory_planned += built.memory.planned
+    report.memory_bound += built.memory.bound
 
 
 def _tell_passes(graph: Graph, report: Report) -> None:
@@ -260,7 +347,7 @@ class _Clock:
 
     def lap(self, name: str) -> None:
         now = perf_counter()
-        self.seconds[name], self.last = now - self.last, now
+        self.seconds[name], self.last = self.seconds.get(name, 0.0) + now - self.last, now
 
 
 __all__ = ["STAGES", "Compiled", "KernelRecord", "LibraryProgram", "NativeCompiled", "Options", "PassRecord",

@@ -40,6 +40,7 @@ class Stage(str, Enum):
 
     graph = "graph"
     optimized = "optimized"
+    segments = "segments"
     loops = "loops"
     program = "program"
     llvm = "llvm"

@@ -14,7 +14,7 @@ import numpy as np
 from planish.errors import SignatureError
 from planish.ir.graph import Graph
 from planish.ir.node import Node
-from planish.ir.specialize import bind_symbols, substitute_value
+from planish.ir.specialize import bind_results, bind_symbols, substitute_value
 from planish.types import DType, dtype_of
 
 Precision = Literal["own", "float64"]
@@ -27,7 +27,7 @@ def interpret(graph: Graph, inputs: Sequence[Any], *, precision: Precision = "ow
     `observe(node, value)` sees every intermediate value. Raises SignatureError and ShapeError for inputs that
     do not fit, and whatever a failing check of the program says.
     """
-    arrays = [_checked(node, np.asarray(value)) for node, value in zip(graph.inputs, inputs)]
+    arrays = [checked(node, np.asarray(value)) for node, value in zip(graph.inputs, inputs)]
     sizes = bind_symbols(graph, [np.shape(v) for v in inputs])
     wide = precision == "float64"
     values: dict[Node, Any] = {n: _widen(a) if wide else a for n, a in zip(graph.inputs, arrays)}
@@ -38,6 +38,8 @@ def interpret(graph: Graph, inputs: Sequence[Any], *, precision: Precision = "ow
             operands = [values[o] for o in node.operands]
             values[node] = _evaluate_wide(node, attributes, operands) if wide \
                 else node.op.evaluate(attributes, *operands)
+            if node.op.has("host"):
+                bind_host(node, values[node], sizes)
         if observe is not None:
             observe(node, values[node])
         for done in last_use.get(node, ()):
@@ -45,7 +47,15 @@ def interpret(graph: Graph, inputs: Sequence[Any], *, precision: Precision = "ow
     return tuple(values[n] for n in graph.outputs)
 
 
-def _checked(node: Node, array: np.ndarray) -> np.ndarray:
+def bind_host(node: Node, result: Any, sizes: dict[str, int]) -> None:
+    """Adds the sizes that the result of a host op defines. ShapeError where it is not of its type."""
+    results = result if isinstance(result, tuple) else (result,)
+    bind_results(node.attributes.results, [r.shape for r in results], sizes,
+                 f"the result of {node.attributes.function}")
+
+
+def checked(node: Node, array: np.ndarray) -> np.ndarray:
+    """The array, of the dtype of an input. Raises SignatureError for another."""
     if dtype_of(array) is not node.dtype:
         raise SignatureError(f"input {node.attributes.name}: expected {node.dtype.name}, "
                              f"got {array.dtype.name}")

@@ -9,7 +9,7 @@ from planish.errors import ShapeError
 from planish.ir.graph import Graph
 from planish.ir.node import Node, input_node, make_node
 from planish.ops.structure import Content
-from planish.types import Dim, Expr, Symbol, evaluate_dim, substitute
+from planish.types import Dim, Expr, Symbol, TensorType, evaluate_dim, substitute, symbols_of
 
 
 def bind_symbols(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
@@ -30,6 +30,23 @@ def bind_symbols(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int
     for symbol in graph.symbols().values():
         _hold_range(symbol, values)
     return values
+
+
+def bind_results(types: Sequence[TensorType], shapes: Sequence[Sequence[int]], values: dict[str, int],
+                 what: str) -> None:
+    """Adds to `values` the symbols that results of these types define by their actual shapes. ShapeError
+    where they do not fit, or a size is out of its symbol's range."""
+    fresh = [s for t in types for d in t.shape for s in symbols_of(d).values()
+             if str(d) == s.name and s.name not in values]
+    for type_, shape in zip(types, shapes):
+        for dim, size in zip(type_.shape, shape):
+            if isinstance(dim, Expr) and _is_symbol(dim):
+                values.setdefault(str(dim), size)
+    for type_, shape in zip(types, shapes):
+        if static_sizes(type_.shape, values) != tuple(shape):
+            raise ShapeError(f"{what}: expected shape {_show(type_.shape)}, got {_show(shape)}")
+    for symbol in fresh:
+        _hold_range(symbol, values)
 
 
 def _hold_range(symbol: Symbol, values: Mapping[str, int]) -> None:

@@ -21,8 +21,10 @@ from typing import Any
 import numpy as np
 
 from planish.errors import ParseError, TypeRuleError
+from planish.ir.fresh import all_symbols
 from planish.ir.graph import Graph
 from planish.ir.node import Node, constant, input_node, make_node
+from planish.ops.host import HOST_FUNCTIONS, HostFunction
 from planish.ops.record import OPS, get_op
 from planish.types import (
     Dim,
@@ -72,7 +74,7 @@ class _Printer:
     def graph(self, graph: Graph, name: str) -> str:
         names = node_names(graph)
         inputs = ", ".join(f"{names[n]}: {n.type}" for n in graph.inputs)
-        lines = [f"graph {name}({inputs}){_where(graph.symbols())} {{"]
+        lines = [f"graph {name}({inputs}){_where(all_symbols(graph))} {{"]
         lines += [self.line(graph, n, names) for n in graph.nodes() if n.op.name != "input"]
         lines += [f"  effect {names[n]}" for n in graph.effects]
         lines.append("  return " + ", ".join(names[n] for n in graph.outputs))
@@ -117,7 +119,13 @@ class _Printer:
                 self.inner[value] = f"inner{len(self.inner)}"
                 self.pending.append((self.inner[value], value))
             return f"graph_{self.inner[value]}"
-        if isinstance(value, (int, float, str, type(None))):
+        if isinstance(value, TensorType):
+            return f"{value.dtype.short}[{', '.join(map(str, value.shape)) or '()'}]"
+        if isinstance(value, HostFunction):
+            return f"{value.name}({', '.join(f'{name}={self.value(v)}' for name, v in value.parameters)})"
+        if isinstance(value, str):
+            return repr(value).replace("#", "\\x23")  # which begins a comment
+        if isinstance(value, (int, float, type(None))):
             return repr(value)
         raise ParseError(f"an attribute of type {type(value).__name__} has no text form")
 
@@ -255,6 +263,12 @@ class _Parser:
             return node.value
         if isinstance(node, ast.Tuple):
             return tuple(map(self.value, node.elts))
+        if isinstance(node, ast.Subscript):
+            sizes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            return TensorType(dtype_of(ast.unparse(node.value)), tuple(map(self.value, sizes)))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in HOST_FUNCTIONS:
+            given = tuple((k.arg or "", self.value(k.value)) for k in node.keywords)
+            return HostFunction(node.func.id, given)
         text = ast.unparse(node)
         if text.startswith("graph_"):
             return self.graph(self.by_name[text[6:]])

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from planish.errors import TypeRuleError, VerificationError
+from planish.ir.fresh import symbols_made, symbols_used
 from planish.ir.graph import Graph
 from planish.ir.node import Node
 from planish.ir.text import print_graph
@@ -14,7 +15,7 @@ def verify(graph: Graph, stage: str = "") -> Graph:
     fault.
 
     Checked: operand types follow each op's type rule; inputs are the graph's own and distinct; an output or
-    effect is a single tensor; effects are ops with an effect.
+    check is a single tensor; effects are checks and host ops; a size that a host op defines is used after it.
     """
     declared = set(graph.inputs)
     if len(declared) != len(graph.inputs):
@@ -24,12 +25,23 @@ def verify(graph: Graph, stage: str = "") -> Graph:
         if fault:
             raise VerificationError(_report(graph, node, fault, stage))
     for root in graph.roots:
-        if isinstance(root.type, tuple):
+        if isinstance(root.type, tuple) and not root.op.has("host"):
             raise VerificationError(_report(graph, root, "a result must be one tensor; take an item", stage))
     for effect in graph.effects:
-        if not effect.op.has("effect"):
+        if not (effect.op.has("effect") or effect.op.has("host")):
             raise VerificationError(_report(graph, effect, f"{effect.op} has no effect", stage))
+    if any(n.op.has("host") for n in graph.nodes()):
+        _require_order(graph, stage)
     return graph
+
+
+def _require_order(graph: Graph, stage: str) -> None:
+    known = set(graph.symbols())
+    for node in graph.nodes():
+        if unknown := [name for name in symbols_used(node) if name not in known]:
+            fault = f"no input and no host op before it says what {', '.join(unknown)} is"
+            raise VerificationError(_report(graph, node, fault, stage))
+        known |= set(symbols_made(node))
 
 
 def _fault(node: Node, declared: set[Node]) -> str | None:

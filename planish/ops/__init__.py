@@ -1,5 +1,5 @@
 """What an operation is: one record per op, in files by family. Importing this package registers them all."""
-from planish.ops import structure
+from planish.ops import host_sizes, structure
 from planish.ops.activation import (
     clip,
     elu,
@@ -48,6 +48,7 @@ from planish.ops.check import check
 from planish.ops.contract import conv, dot_general
 from planish.ops.control import cond, scan_loop, while_loop
 from planish.ops.convert import bitcast, cast, fma, select
+from planish.ops.host import host
 from planish.ops.index import dynamic_slice, dynamic_update_slice, gather_nd, iota, size, take, take_along
 from planish.ops.linear import attention, matmul, one_hot
 from planish.ops.normalize import (
@@ -184,6 +185,8 @@ __all__ = [
     "gt",
     "hard_sigmoid",
     "hard_swish",
+    "host",
+    "host_sizes",
     "hypot",
     "input_",
     "iota",

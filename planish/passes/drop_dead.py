@@ -1,8 +1,8 @@
 """What no result needs goes: a graph is what its outputs and effects reach, so this forgets the rest and
 counts it.
 
-Checks whose condition is a constant True go as well. Inputs stay, used or not: they are the program's
-signature.
+Checks whose condition is a constant True go as well, and host ops that say sizes which nothing uses. Inputs
+stay, used or not: they are the program's signature.
 """
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from planish.ir import Graph, Node
+from planish.ir.fresh import without_idle_hosts
 from planish.passes.protocol import Context
 from planish.rewrite import uniform_value
 
@@ -25,7 +26,7 @@ class DropDead:
     def run(self, graph: Graph, context: Context) -> Graph:
         effects = tuple(e for e in graph.effects if not holds_always(e))
         context.fired["check_holds"] += len(graph.effects) - len(effects)
-        kept = replace(graph, effects=effects)
+        kept = without_idle_hosts(replace(graph, effects=effects))
         live = set(kept.nodes())
         if context.captured:
             context.fired["never_used"] += sum(_is_written(n, graph) and n not in context.captured

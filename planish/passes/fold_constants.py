@@ -21,7 +21,7 @@ from planish.types import Expr, element_count, evaluate_dim
 
 FREE_BYTES = 64 << 10       # a folded constant of this size costs nothing worth counting
 COMPUTE_BYTES = 256 << 20   # no intermediate value of folding is larger
-UNFOLDED = frozenset({"structure", "random", "effect", "control", "composite"})
+UNFOLDED = frozenset({"structure", "random", "effect", "host", "control", "composite"})
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from planish.ops import OPS, Op, Sample
 from planish.types import DType, TensorType, dtype_of
 
-RECORDS = [op for op in OPS.values() if op.family not in ("structure", "control")]
+RECORDS = [op for op in OPS.values() if op.family not in ("structure", "control", "host")]
 
 
 def samples_of(op: Op, dtype: DType, seed: int = 0) -> Iterator[Sample]:

@@ -14,8 +14,8 @@ from planish.types import DTYPES, STORAGE, TensorType, dtype_of
 from tests.ops.cases import RECORDS, evaluate, samples_of, types_of
 
 TRAITS = {"structure", "pointwise", "commutative", "movement", "view", "reduction", "scan", "contraction",
-          "indexing", "sort", "random", "control", "effect", "composite"}
-WITHOUT_GRADIENT = {"input", "constant", "item", "bitcast", "cond", "while_loop", "scan_loop"}
+          "indexing", "sort", "random", "control", "effect", "host", "composite"}
+WITHOUT_GRADIENT = {"input", "constant", "item", "bitcast", "cond", "while_loop", "scan_loop", "host"}
 LARGE = 60_000
 SMALL_ENOUGH = {"check"}  # takes one scalar: it has no large sample
 

@@ -5,22 +5,25 @@ the opset since which it holds; of several, the newest that is not newer than th
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
+from planish.capture.onnx.fresh import FreshSizes, dependencies
 from planish.capture.onnx.sizes import Sizes, Value, as_node, computed, dims_of, known
+from planish.capture.onnx.symbols import LONGEST
 from planish.capture.onnx.tensors import onnx_dtype
 from planish.errors import ModelError, NeedsValue, UnsupportedOp
-from planish.ir import Graph, Node
-from planish.types import Dim, DType, dtype_of, is_static, symbols_of
+from planish.ir import Node
+from planish.types import Dim, DType, dtype_of, element_count, is_static, symbols_of
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """An operator applied to values. `opset` is the version of `domain` the model uses."""
+    """An operator applied to values. `opset` is the version of `domain` the model uses; `fresh` makes sizes
+    that depend on values, None where there can be none (in the body of a loop or branch)."""
 
     op_type: str
     domain: str
@@ -29,6 +32,7 @@ class Call:
     operands: tuple[Value | None, ...]
     attributes: Mapping[str, Any]
     outputs: tuple[str, ...]
+    fresh: FreshSizes | None = None
 
     # --- operands
 
@@ -69,18 +73,51 @@ class Call:
     def sizes(self, i: int, what: str) -> tuple[Dim, ...]:
         """The elements of operand `i`, flat, as Dims.
 
-        Raises UnsupportedOp where they depend on inputs' values.
+        Raises NeedsValue where they depend on inputs' values.
         """
-        value = self.operands[i] if self.has(i) else None
-        elements = known(value)
+        elements = self.known_sizes(i, what)
+        if elements is None:
+            self.needs_value(i, f"its {what}")
+        return elements
+
+    def known_sizes(self, i: int, what: str) -> tuple[Dim, ...] | None:
+        """As `sizes`; None where they depend on inputs' values."""
+        elements = known(self.operands[i] if self.has(i) else None)
         if elements is None:
             array = computed(self[i])
             if array is None:
-                self.needs_value(i, f"its {what}")
+                return None
             if array.dtype.kind not in "iub" and not np.array_equal(array, np.trunc(array)):
                 self.invalid(f"its {what} (operand {i}) is not whole: {array}")
             elements = array.astype(np.int64).astype(object)
         return tuple(dims_of(elements).flat)
+
+    def sizes_at_run_time(self, i: int, what: str, most: Dim = LONGEST) -> tuple[Dim, ...]:
+        """As `sizes`, all of them 0 or more; those that depend on inputs' values are fresh symbols. Raises
+        NeedsValue where it is not known how many there are."""
+        elements = self.known_sizes(i, what)
+        return self.said("sizes", (i,), [most] * self.count(i, what)) if elements is None else elements
+
+    def said(self, function: str, operands: Sequence[int], most: Sequence[Dim],
+             **parameters: Any) -> tuple[Dim, ...]:
+        """Sizes that a host function says of operands, as fresh symbols."""
+        if self.fresh is None:
+            self.needs_value(operands[-1], "its value")
+        return self.fresh.sizes(function, [self[i] for i in operands], most, **parameters)
+
+    def moved(self, function: str, operands: Sequence[int], rank: int, **parameters: Any) -> Node:
+        """Operand 0 as a host function lays it out, by the values of the others."""
+        if self.fresh is None:
+            self.needs_value(operands[-1], "its value")
+        nodes = [self[i] for i in operands]
+        return self.fresh.moved(function, nodes, nodes[0].dtype, rank, **parameters)
+
+    def count(self, i: int, what: str) -> int:
+        """How many elements operand `i` has. Raises NeedsValue where that is not known."""
+        total = element_count(self.shape(i))
+        if not is_static(total):
+            self.needs_value(i, f"its {what}")
+        return total
 
     def integers(self, i: int, what: str) -> tuple[int, ...]:
         """As `sizes`, all of them numbers."""
@@ -90,7 +127,7 @@ class Call:
         return tuple(int(d) for d in dims)  # type: ignore[arg-type]
 
     def floats(self, i: int, what: str) -> tuple[float, ...]:
-        """The elements of operand `i`, flat. Raises UnsupportedOp where they depend on inputs."""
+        """The elements of operand `i`, flat. Raises NeedsValue where they depend on inputs."""
         array = computed(self[i])
         if array is None:
             self.needs_value(i, f"its {what}")
@@ -141,36 +178,25 @@ class Call:
 
     # --- errors
 
-    def refuse(self, why: str, advice: str = "") -> NoReturn:
-        raise UnsupportedOp(f"{self.where}: {why}" + (f"; {advice}" if advice else ""))
-
     def needs_value(self, i: int, what: str) -> NoReturn:
         """`what` depends on the value of operand `i`, which is not known."""
-        inputs, sizes = dependencies(self[i])
+        inputs, sizes = dependencies([self[i]], (), self.fresh)
         raise NeedsValue(
             f"{self.where}: {what} (operand {i}) depends on the values of inputs; "
-            f"give {_named(inputs, 'that input')} as a constant: load_graph(..., constants={{name: array}})",
-            inputs, sizes)
+            f"give {', '.join(inputs) or 'that input'} as a constant: "
+            "load_graph(..., constants={name: array})", inputs, sizes)
 
     def needs_size(self, what: str, *dims: Dim) -> NoReturn:
         """`what` depends on symbolic sizes."""
-        sizes = [name for dim in dims for name in symbols_of(dim)]
-        raise NeedsValue(f"{self.where}: {what} depends on the symbolic size {_named(dict.fromkeys(sizes))}; "
-                         "fix it: load_graph(..., symbols={name: number})", sizes=sizes)
+        inputs, sizes = dependencies((), dims, self.fresh)
+        advice = "fix it: load_graph(..., symbols={name: number})" if sizes else \
+            f"give {', '.join(inputs)} as a constant: load_graph(..., constants={{name: array}})"
+        names = dict.fromkeys(name for dim in dims for name in symbols_of(dim))
+        raise NeedsValue(f"{self.where}: {what} depends on the symbolic size {', '.join(names)}; {advice}",
+                         inputs, sizes)
 
     def invalid(self, why: str) -> NoReturn:
         raise ModelError(f"{self.where}: {why}")
-
-
-def dependencies(node: Node) -> tuple[list[str], list[str]]:
-    """The names of the inputs whose values a node depends on, and of the sizes."""
-    nodes = Graph((), (node,)).nodes()
-    inputs = [n.attributes.name for n in nodes if n.op.name == "input"]
-    return inputs, [name for n in nodes if n.op.name == "size" for name in symbols_of(n.attributes.dim)]
-
-
-def _named(names: Iterable[str], otherwise: str = "") -> str:
-    return ", ".join(names) or otherwise
 
 
 Translation = Callable[[Call], Value | Sequence[Value]]

@@ -6,7 +6,7 @@ doubled again), the size is held to that, and a call checks it.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import permutations
 
 from planish.errors import TypeRuleError
@@ -18,16 +18,17 @@ Range = tuple[int, "int | None", int]   # low, high, step
 STEPS = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)
 
 
-def implied_range(error: BaseException | None, known: dict[str, Range]) -> tuple[str, Range] | None:
+def implied_range(error: BaseException | None, known: dict[str, Range],
+                  fresh: Collection[str] = ()) -> tuple[str, Range] | None:
     """(symbol, its range) under which the sizes that an operator found to differ are equal; None where there
-    is none that says more than `known`."""
+    is none that says more than `known`. Not for symbols in `fresh`, which are not sizes of inputs."""
     sizes = error.sizes if isinstance(error, TypeRuleError) else ()
     for size, other in permutations(sizes, 2):
         for symbol, low, high, step in (*_bounds(size, other), *_steps(size, other), *_ones(size, other)):
             limit = symbol.high if is_static(symbol.high) else None
             before = known.get(symbol.name, (symbol.low, limit, 1))
             wanted = max(low, before[0]), high if high is not None else before[1], max(step, before[2])
-            if wanted != before and wanted[2] % before[2] == 0:
+            if symbol.name not in fresh and wanted != before and wanted[2] % before[2] == 0:
                 return symbol.name, wanted
     return None
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +43,11 @@ def reshaped(x: Node, shape: Sequence[Dim]) -> Node:
 
 @translates("Reshape")
 def reshape(call: Call) -> Node:
-    wanted = list(call.sizes(1, "shape"))
+    elements = call.known_sizes(1, "shape")
+    if elements is None:
+        copies = not call.flag("allowzero")
+        return call.moved("reshape", (0, 1), call.count(1, "shape"), copy_zero=copies)
+    wanted = list(elements)
     if not call.flag("allowzero"):
         if any(d == 0 for d in wanted[call.rank():]):
             call.invalid(f"size 0 at {wanted} copies a size of its operand, whose shape is {call.shape()}")
@@ -107,7 +110,10 @@ def transpose(call: Call) -> Node:
 
 @translates("Expand")
 def expand(call: Call) -> Node:
-    return broadcast(call[0], broadcast_shapes(call.shape(), call.sizes(1, "shape")))
+    wanted = call.known_sizes(1, "shape")
+    if wanted is None:
+        return call.moved("expand", (0, 1), max(call.rank(), call.count(1, "shape")))
+    return broadcast(call[0], broadcast_shapes(call.shape(), wanted))
 
 
 def broadcast(x: Node, shape: Sequence[Dim]) -> Node:
@@ -117,7 +123,7 @@ def broadcast(x: Node, shape: Sequence[Dim]) -> Node:
 @translates("Tile")
 def tile(call: Call) -> Node:
     """x[i] -> x[1, i], broadcast along the new axes, which are then merged."""
-    repeats = call.sizes(1, "repeats")
+    repeats = call.sizes_at_run_time(1, "repeats")
     pairs = list(zip(repeats, call.shape(), strict=True))
     split = reshaped(call[0], [d for _, n in pairs for d in (1, n)])
     stretched = broadcast(split, [d for r, n in pairs for d in (r, n)])
@@ -331,7 +337,7 @@ def constant_(call: Call) -> Node:
 @translates("ConstantOfShape")
 def constant_of_shape(call: Call) -> Node:
     value = call.attribute("value", np.zeros(1, np.float32))
-    return broadcast(constant(value.reshape(())), call.sizes(0, "shape"))
+    return broadcast(constant(value.reshape(())), call.sizes_at_run_time(0, "shape"))
 
 
 @translates("EyeLike")
@@ -360,26 +366,31 @@ def trilu(call: Call) -> Node:
 
 @translates("Range")
 def range_(call: Call) -> Value:
-    """start + i * delta; how many there are is to follow from constants and sizes."""
-    dtype = call.dtype(0)
-    if dtype.is_float or any(known(v) is None for v in call.operands):
-        start, limit, delta = (_scalar(call, i) for i in range(3))
-        count = max(0, int(np.ceil((limit - start) / delta)))
-        _require_computable(call, count)
-        return constant(np.asarray(start + np.arange(count, dtype=dtype.numpy) * delta, dtype.numpy))
+    """start + i * delta."""
+    if not call.dtype(0).is_float and all(known(v) is not None for v in call.operands):
+        return _range_of_sizes(call)
+    scalars = [computed(call[i]) for i in range(3)]
+    start, limit, delta = (None if a is None else a.reshape(())[()] for a in scalars)
+    if start is None or limit is None or delta is None:
+        return _range_at_run_time(call)
+    count = max(0, int(np.ceil((limit - start) / delta)))
+    _require_computable(call, count)
+    dtype = call.dtype(0).numpy
+    return constant(np.asarray(start + np.arange(count, dtype=dtype) * delta, dtype))
+
+
+def _range_of_sizes(call: Call) -> Node:
     (start,), (limit,), (delta,) = (call.sizes(i, what) for i, what in enumerate(("start", "limit", "delta")))
     if not isinstance(delta, int) or delta == 0:
         call.refuse(f"a delta of {delta}")
     length: Dim = maximum(
         0, (limit - start + delta - 1) // delta if delta > 0 else (start - limit - delta - 1) // -delta
     )
-    steps = make_source("iota", shape=(length,), axis=0, dtype=dtype)
-    return steps * delta + as_node(sizes_value(start, dtype))
+    steps = make_source("iota", shape=(length,), axis=0, dtype=call.dtype(0))
+    return steps * delta + as_node(sizes_value(start, call.dtype(0)))
 
 
-def _scalar(call: Call, i: int) -> Any:
-    array = computed(call[i])
-    if array is None:
-        call.needs_value(i, "its size")
-    return array.reshape(())[()]
-
+def _range_at_run_time(call: Call) -> Node:
+    length = call.said("range_length", (0, 1, 2), [LONGEST])
+    start, delta = (ops.reshape(call[i], shape=()) for i in (0, 2))
+    return cast(make_source("iota", shape=length, axis=0, dtype=INT64), start.dtype) * delta + start

@@ -24,6 +24,7 @@ from planish.capture.onnx.ends import (
     dtype_in,
     given_as,
 )
+from planish.capture.onnx.fresh import FreshSizes, dependencies
 from planish.capture.onnx.implied import Range, implied_range
 from planish.capture.onnx.model import Model, domain_of, import_onnx, label
 from planish.capture.onnx.pointwise import align_operands
@@ -32,10 +33,11 @@ from planish.capture.onnx.sizes import Value, fold, make_source
 from planish.capture.onnx.structure import CapturedModel, Form, Given, is_open
 from planish.capture.onnx.symbols import Known, SymbolTable
 from planish.capture.onnx.tensors import onnx_type_number, to_array, to_dense
-from planish.errors import ModelError, PlanishError, TypeRuleError, UnsupportedOp
+from planish.errors import ModelError, NeedsValue, PlanishError, TypeRuleError, UnsupportedOp
 from planish.ir import Graph, Location, Node, Note, constant
+from planish.ir.fresh import without_idle_hosts
 from planish.ops.rules import ops
-from planish.types import INT64, is_static, substitute
+from planish.types import INT64, Dim, is_static, substitute, symbols_of
 
 Scope = dict[str, Value]
 
@@ -45,28 +47,35 @@ def translate_model(model: Model, known: Known | None, constants: Mapping[str, A
     """The graph of a model, and how its inputs and outputs lie in it. `free` are inputs with a default
     (initialisers) that are to be inputs none the less. Raises ModelError and UnsupportedOp.
 
-    Sizes are held to what the model implies about them (implied.py).
+    Sizes are held to what the model implies about them (implied.py). One that depends on values and stands
+    where another is needed is that other one, and a call checks it (fresh.py).
     """
     known = dict(known or {})
     found: dict[str, Range] = {}
+    equal: dict[str, Dim] = {}
     while True:
+        translator = Translator(model, free, equal)
         try:
-            translator = Translator(model, free)
             return translator.captured({**known, **found}, dict(constants or {}), dict(types or {}))
-        except ModelError as error:
-            implied = implied_range(error.__cause__, found)
-            if implied is None or implied[0] in known:
+        except (ModelError, NeedsValue) as error:
+            same = translator.fresh.implied_equal(error.__cause__)
+            implied = implied_range(error.__cause__, found, translator.fresh.order)
+            if same is not None:
+                equal |= [same]
+            elif implied is not None and implied[0] not in known:
+                found[implied[0]] = implied[1]
+            else:
                 raise
-            found[implied[0]] = implied[1]
 
 
 class Translator:
     """Builds one graph; `notes` say where each node comes from."""
 
-    def __init__(self, model: Model, free: Collection[str] = ()):
+    def __init__(self, model: Model, free: Collection[str] = (), equal: Mapping[str, Dim] | None = None):
         self.model, self.free = model, frozenset(free)
         self.notes: dict[Node, Note] = {}
         self.effects: list[Node] = []
+        self.fresh = FreshSizes(self.effects, equal)
 
     def captured(self, known: Known | None, constants: dict[str, Any],
                  types: dict[str, Given]) -> CapturedModel:
@@ -76,6 +85,7 @@ class Translator:
         free = [v for v in proto.input if v.name not in scope]
         inputs, table = GraphInputs(self._note_end), SymbolTable(self.model.file, known)
         input_forms = self._bind_inputs(inputs, free, scope, table, constants, types)
+        self.fresh.taken.update(table.dims)
         self._hold_steps(table, scope, inputs.nodes)
         self.run(proto.node, scope, self.model.opsets)
         outputs = GraphOutputs()
@@ -88,7 +98,7 @@ class Translator:
             effects=tuple(self.effects),
             notes=MappingProxyType(self.notes),
         )
-        return CapturedModel(graph, input_forms, output_forms)
+        return CapturedModel(without_idle_hosts(graph), input_forms, output_forms)
 
     # --- ends
 
@@ -218,7 +228,8 @@ class Translator:
         operands = tuple(scope[name] if name else None for name in node.input)
         attributes = dict(_attributes(node, outer, self.model.folder, where))
         domain = domain_of(node)
-        return Call(node.op_type, domain, opsets[domain], where, operands, attributes, tuple(node.output))
+        return Call(node.op_type, domain, opsets[domain], where, operands, attributes, tuple(node.output),
+                    self.fresh)
 
     def _results(self, node: Any, call: Call, scope: Scope, opsets: Mapping[str, int],
                  outer: Mapping[str, Any]) -> Sequence[Value | None]:
@@ -230,11 +241,21 @@ class Translator:
                 return self._map(call, scope, opsets, outer)
             return self._translated(node, call)
         except TypeRuleError as error:
+            self._blame_fresh(call, error)
             raise ModelError(f"{call.where}: {error}") from error
         except PlanishError:
             raise
         except (TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
             raise ModelError(f"{call.where}: {_fault(node, call) or error}") from error
+
+    def _blame_fresh(self, call: Call, error: TypeRuleError) -> None:
+        """Raises NeedsValue where types do not fit whose sizes depend on values."""
+        shapes = [d for v in call.operands if isinstance(v, Node) for d in v.shape]
+        fresh = [d for d in shapes if not symbols_of(d).keys().isdisjoint(self.fresh.order)]
+        if fresh:
+            inputs, sizes = dependencies((), fresh, self.fresh)
+            raise NeedsValue(f"{call.where}: {error}; these sizes depend on values of {', '.join(inputs)}: "
+                             "give them as constants", inputs, sizes) from error
 
     def _translated(self, node: Any, call: Call) -> Sequence[Value | None]:
         function = self.model.functions.get((call.domain, call.op_type))

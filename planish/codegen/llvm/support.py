@@ -32,13 +32,15 @@ def _missing(graph: Graph) -> Iterator[str]:
             yield f"{node.op.name} of {dtypes}{f' ({location})' if location else ''}"
         for inner in _graphs_of(node):
             yield from _missing(inner)
+            yield from (f"host function {n.attributes.function} in a {node.op.name}" for n in inner.nodes()
+                        if n.op.has("host"))
 
 
 def is_native(node: Node) -> bool:
     """Whether there is native code for a node; of a control op, for its choice or loop."""
     if node.op.has("pointwise"):
         return supports(node.op.name, tuple(o.dtype.name for o in node.operands))
-    return node.op.has("control") or node.op.name in PLACES or has_nest(node)
+    return node.op.has("control") or node.op.has("host") or node.op.name in PLACES or has_nest(node)
 
 
 def _graphs_of(node: Node) -> list[Graph]:

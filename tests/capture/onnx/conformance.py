@@ -77,7 +77,7 @@ def _loaded(model: Any, feeds: dict[str, Any]) -> tuple[CapturedModel, bool]:
             loaded = load_model(model, types=types, constants=constants, symbols=symbols)
             return loaded, bool(constants or symbols)
         except NeedsValue as error:
-            more = _shape_like({n: a for n, a in feeds.items() if n not in types}) if error.inputs else {}
+            more = {n: feeds[n] for n in error.inputs if n in feeds and n not in types}
             sizes = {n: d for n, d in _sizes(model, feeds).items() if n in error.sizes}
             if more.keys() <= constants.keys() and sizes.keys() <= symbols.keys():
                 raise
@@ -95,13 +95,6 @@ def _sizes(model: Any, feeds: dict[str, Any]) -> dict[str, int]:
     return {dim.dim_param: size for value in model.graph.input if value.type.HasField("tensor_type")
             for dim, size in zip(value.type.tensor_type.shape.dim, np.shape(feeds[value.name]))
             if dim.dim_param}
-
-
-def _shape_like(feeds: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Scalars and vectors, which may say shapes, axes or scales; a first vector of floats is data."""
-    first = next(iter(feeds), None)
-    return {n: a for n, a in feeds.items()
-            if np.ndim(a) == 0 or (np.ndim(a) == 1 and (np.asarray(a).dtype.kind in "iub" or n != first))}
 
 
 def _model(case: Any) -> Any:
