@@ -71,6 +71,7 @@ class Explanation:
     memory: Memory
     passes: list[PassLine]
     kernel_list: list[KernelRecord]
+    hosts: list[str]
     decisions: dict[str, int]
     ms: dict[str, float]
     cached: bool
@@ -100,6 +101,7 @@ def explain(compiled: Compiled) -> Explanation:
         passes=[PassLine(p.name, p.before, p.after, p.seconds * 1e3, p.fired, p.reason)
                 for p in report.passes],
         kernel_list=report.kernels,
+        hosts=report.hosts,
         decisions=dict(Counter(report.decisions)),
         ms={stage: seconds * 1e3 for stage, seconds in report.seconds.items()},
         cached=report.cached)

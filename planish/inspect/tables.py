@@ -59,6 +59,9 @@ def explanation(what: Explanation, *, reasons: bool = True) -> RenderableType:
         parts.append(passes(what, reasons=reasons))
     if what.kernel_list:
         parts.append(kernels(what))
+    if what.hosts:
+        lines = ((line,) for line in what.hosts)
+        parts.append(table("Host ops, between native segments", ["in order*"], lines))
     parts.append(stages(what))
     if reasons and what.decisions:
         parts.append(table("Kept apart", ["times>", "groups of ops, and why*"],

@@ -52,7 +52,7 @@ def reshaped(x: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     try:
         return x.reshape(tuple(shape))
     except ValueError:
-        raise ShapeError(f"the {x.size} elements of shape {list(x.shape)} do not fill {list(shape)}") from None
+        raise ShapeError(f"the {x.size} elements of {list(x.shape)} do not fill {list(shape)}") from None
 
 
 @host_function("expand")

@@ -178,6 +178,9 @@ class Call:
 
     # --- errors
 
+    def refuse(self, why: str, advice: str = "") -> NoReturn:
+        raise UnsupportedOp(f"{self.where}: {why}" + (f"; {advice}" if advice else ""))
+
     def needs_value(self, i: int, what: str) -> NoReturn:
         """`what` depends on the value of operand `i`, which is not known."""
         inputs, sizes = dependencies([self[i]], (), self.fresh)

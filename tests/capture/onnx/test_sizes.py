@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from planish.capture.onnx import load_graph
-from planish.errors import ModelError, ShapeError, UnsupportedOp
+from planish.errors import ModelError, NeedsValue, ShapeError
 from planish.ir import Graph
 from tests.capture.onnx.running import STRATEGIES, assert_same, make_model, reference, run
 
@@ -215,22 +215,24 @@ def test_sizes_are_held_to_their_range(strategy: str) -> None:
             run(graph, {"x": np.ones((n, 3), np.float32)}, strategy)
 
 
-def test_shape_from_an_input() -> None:
-    """A shape that is an input's value needs to be given."""
+def test_axes_from_an_input() -> None:
+    """Axes that are an input's value need to be given."""
     model = capture(
-        [node("Reshape", ["x", "to"], ["y"])], {"x": (np.float32, (2, 6)), "to": (np.int64, (2,))}
+        [node("ReduceSum", ["x", "axes"], ["y"])], {"x": (np.float32, (2, 6)), "axes": (np.int64, (1,))},
+        opset=18
     )
     with pytest.raises(
-        UnsupportedOp, match=r"its shape \(operand 1\) depends on the values of inputs.*constants="
-    ):
+        NeedsValue, match=r"its axes \(operand 1\) depends on the values of inputs; give axes .*constants="
+    ) as caught:
         load_graph(model)
-    graph = load_graph(model, constants={"to": np.array([3, 4])})
+    assert (caught.value.inputs, caught.value.sizes) == ({"axes"}, set())
+    graph = load_graph(model, constants={"axes": np.array([1])})
     assert [n.attributes.name for n in graph.inputs] == ["x"]
-    assert shape_of(graph) == "f32[3, 4]"
-    with pytest.raises(ModelError, match="has no input called z; its inputs are x, to"):
+    assert shape_of(graph) == "f32[2, 1]"
+    with pytest.raises(ModelError, match="has no input called z; its inputs are x, axes"):
         load_graph(model, constants={"z": 1})
-    with pytest.raises(ModelError, match="the constant for input 'to' has shape"):
-        load_graph(model, constants={"to": np.array([[3, 4]])})
+    with pytest.raises(ModelError, match="the constant for input 'axes' has shape"):
+        load_graph(model, constants={"axes": np.array([[1]])})
 
 
 def test_shape_from_float_constants() -> None:
