@@ -27,6 +27,7 @@ ORDER = [
     {"codegen"},
     {"runtime"},
     {"compiler"},
+    {"variants"},
     {"api", "onnx"},
     {"inspect"},
     {"serve"},

@@ -48,7 +48,8 @@ from planish.ir import Graph
 
 __all__ = ["CapturedModel", "chance", "contractions", "determinant", "given_of", "indexing", "load_graph",
            "load_model", "movement", "narrow", "normalization", "open_inputs", "pointwise", "pooling",
-           "quantization", "reductions", "resizing", "sampling", "sequences", "spectral", "supported_operators",
+           "quantization", "reductions", "resizing", "sampling", "sequences", "spectral",
+           "supported_operators",
            "training"]
 
 

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 import planish
-from planish.api import Jitted
+import planish.variants.function
 from planish.compiler import LibraryProgram
 from planish.errors import CaptureError, CaptureWarning, SignatureError
 from planish.ir import Location, print_graph
+from planish.variants.function import Jitted
 
 X = np.random.default_rng(5).standard_normal((3, 4)).astype(np.float32)
 
@@ -185,7 +186,7 @@ def test_jit_inside_jit() -> None:
 
 
 def test_variants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planish.api, "VARIANTS", 3)
+    monkeypatch.setattr(planish.variants.function, "VARIANTS", 3)
     f = library(lambda x: x + 1)
     for n in range(6):
         f(np.zeros(n))
@@ -428,7 +429,7 @@ def test_plain_calls_go_straight_to_a_program_that_offers_it(monkeypatch: pytest
         made = planish.compiler.compile_graph(graph, options)
         return Offering(made.captured, made.optimized, made.options, made.report)
 
-    monkeypatch.setattr(planish.api, "compile_graph", compile_graph)
+    monkeypatch.setattr(planish.variants.function, "compile_graph", compile_graph)
     f = library(lambda x, y: x * 2 + y * SCALE)
     for y in (X, X[:1], X, X, 2.0):
         np.testing.assert_array_equal(f(X, y), X * 2 + np.float32(SCALE) * y)
