@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from planish.cli.faults import UsageError
@@ -127,7 +128,7 @@ def _from_file(path: str, node: Node) -> Given:
     if not isinstance(array, np.ndarray):
         raise UsageError(f"{path} holds several arrays; give one in a file that ends in .npy")
     expected = node.dtype.numpy
-    if array.dtype == np.dtype(("V", 2)) and node.dtype.name == "bfloat16":
+    if array.dtype == np.dtype(("V", expected.itemsize)) and expected.isbuiltin != 1:
         array = array.view(expected)  # how NumPy stores what it does not know
     if array.dtype != expected:
         raise UsageError(f"{path} holds {array.dtype}; the model's input {_name(node)} takes {expected}")
@@ -163,8 +164,8 @@ def _limits(node: Node, range_: Range | None) -> tuple[int, int]:
     """The least and the largest of random integers."""
     if node.dtype.kind == "bool":
         return 0, 1
-    low, high = map(int, range_ or INTEGERS)
-    info = np.iinfo(node.dtype.numpy)
+    info = ml_dtypes.iinfo(node.dtype.numpy)
+    low, high = map(int, range_ or (INTEGERS[0], min(INTEGERS[1], info.max)))
     if low < info.min or high > info.max:
         raise UsageError(f"--input {_name(node)}: {low}..{high} is not in the range of {node.dtype.name}")
     return low, high

@@ -116,8 +116,8 @@ def _cut_for_threads(kernel: Kernel, axis: Axis, machine: Machine) -> tuple[Kern
 def _lanes(kernel: Kernel, machine: Machine, size: int) -> int:
     """One float32 register's worth; more where long chains of dependent operations leave the units idle (two
     beside reductions, whose lanes are combined in halves); of bytes only, a whole register."""
-    widths = {b.dtype.bits for b in (*kernel.arguments, *kernel.rows)}
-    if widths == {8} and not _computes_wide(kernel):
+    widths = {b.dtype.itemsize for b in (*kernel.arguments, *kernel.rows)}
+    if widths == {1} and not _computes_wide(kernel):
         return machine.vector_bytes
     if not _has_chains(kernel) or size < machine.lanes * 8:
         return machine.lanes
@@ -129,7 +129,7 @@ def _has_chains(kernel: Kernel) -> bool:
 
 
 def _computes_wide(kernel: Kernel) -> bool:
-    return any(x.dtype.bits > 8 for x in _scalars(kernel))
+    return any(x.dtype.itemsize > 1 for x in _scalars(kernel))
 
 
 def _unroll(stages: list[Stage], size: int, lanes: int) -> int:

@@ -49,8 +49,7 @@ from planish.ir import Graph
 __all__ = ["CapturedModel", "chance", "contractions", "determinant", "given_of", "indexing", "load_graph",
            "load_model", "movement", "narrow", "normalization", "open_inputs", "pointwise", "pooling",
            "quantization", "reductions", "resizing", "sampling", "sequences", "spectral",
-           "supported_operators",
-           "training"]
+           "supported_operators", "training"]
 
 
 def load_graph(source: str | PathLike[str] | bytes | Any, *,
