@@ -2,6 +2,7 @@
 
     app.py       the commands
     request.py   what all commands on a model are told: options, the model, its inputs
+    models.py    a model and its inputs
     inputs.py    inputs from `--input`, and random ones
     console.py   where output goes, and progress
     faults.py    errors as one line and an exit code

@@ -15,6 +15,7 @@ from planish.cli.request import Request, model_command
 
 if TYPE_CHECKING:
     from planish.compiler import Strategy
+    from planish.inspect.validate import Validation
 
 app = typer.Typer(name="planish", no_args_is_help=True, add_completion=False, rich_markup_mode=None,
                   help="A graph compiler for deep learning that shows every decision it makes.",
@@ -52,6 +53,11 @@ Output = Annotated[Path, typer.Option(metavar="FILE.npz", help="Write the output
                                       show_default=False)]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds; everyone has a turn in each.")]
 Rewrites = Annotated[bool, typer.Option("--rewrites", help="Also list every rule that fired, and on what.")]
+PEERS = "onnxruntime,reference"
+Peers = Annotated[str, typer.Option(metavar="NAME,...", help="Whom to compare with: onnxruntime, reference "
+                                    "(the package onnx's evaluator, slow).")]
+PerNode = Annotated[bool, typer.Option("--per-node", help="Also compare the outputs of every node, and name "
+                                       "the first that diverges.")]
 StageOption = Annotated[Stage, typer.Option(help="Which form of the program to print.")]
 
 
@@ -165,28 +171,56 @@ def explain(request: Request, rewrites: Rewrites = False) -> None:
 
 
 @model_command(app)
-def validate(request: Request) -> None:
-    """Compare outputs with the float64 reference: native code, the library strategy, ONNX Runtime.
+def validate(request: Request, per_node: PerNode = False, peers: Peers = PEERS) -> None:
+    """Compare outputs with the float64 reference: native code, the library strategy, and the peers.
 
-    The exit code is 1 where the chosen strategy is off by more than the dtype's tolerance.
+    With --per-node, the outputs of every node, and the first that diverges. The exit code is 1 where the
+    chosen strategy is off by more than the dtype's tolerance, or where every peer has another answer than
+    float64.
     """
+    wanted = _peers(peers)
+    result, nodes = _validated(request, wanted), None
+    if per_node:
+        from planish.inspect.nodes import node_errors, with_every_value
+
+        proto = with_every_value(request.variants.model.proto)
+        nodes = node_errors(proto, _validated(request.of_every_value(proto), wanted, proto))
+    contradicted = result.contradicted(wanted)
+    if request.as_json:
+        show_json({**vars(result), "contradicted": contradicted} | ({"nodes": nodes} if nodes else {}))
+    else:
+        from planish.inspect import tables
+
+        show(tables.validation(result), *([tables.node_validation(nodes)] if nodes else []))
+        if contradicted:
+            show(f"Every peer has another answer than float64 for {', '.join(contradicted)}.")
+    if contradicted or not result.is_right_for(request.strategy.value):
+        raise typer.Exit(1)
+
+
+def _peers(text: str) -> list[str]:
+    """The peers of `--peers` that are installed."""
     from planish.inspect.peers import has_onnx_runtime
+
+    named = [name.strip() for name in text.split(",") if name.strip()]
+    if unknown := sorted(set(named) - set(PEERS.split(","))):
+        raise UsageError(f"--peers {text}: there is no peer {', '.join(unknown)}; there are {PEERS}")
+    return [name for name in named if name != "onnxruntime" or has_onnx_runtime()]
+
+
+def _validated(request: Request, peers: list[str], proto: Any = None) -> Validation:
     from planish.inspect.validate import validate as compare
 
     runners: dict[str, Any] = {request.strategy.value: request.compile()}
     runners |= {"library": request.compile("library")}
-    if has_onnx_runtime():
-        runners["onnxruntime"] = lambda *arrays: request.onnx_runtime()(*arrays)
-    result = compare(request.graph, runners, request.data.arrays)
-    if request.as_json:
-        show_json(result)
-    else:
-        from planish.inspect.tables import validation
+    made = {"onnxruntime": request.onnx_runtime, "reference": request.reference_evaluator}
+    runners |= {name: partial(_run_peer, made[name], proto) for name in peers}
+    with progress(len(runners) + 1) as say:
+        return compare(request.graph, runners, request.data.arrays, say)
 
-        show(validation(result))
-    ours = request.strategy.value
-    if ours in result.failures or not all(e.is_right for e in result.errors[ours]):
-        raise typer.Exit(1)
+
+def _run_peer(make: Any, proto: Any, *arrays: Any) -> Any:
+    return make(proto)(*arrays)
 
 
 @app.command()

@@ -97,11 +97,24 @@ def _listed(graph: Graph) -> str:
     return ", ".join(f"{_name(n)}: {n.type}" for n in graph.inputs) or "none"
 
 
-def _read(text: str, value: str, node: Node) -> Given:
+def shape_in(text: str) -> tuple[int, ...]:
+    """The shape that an `--input` text says, or that the array in its file has."""
+    value = text.rpartition("=")[2]
+    form = _form(text, value)
+    return _array_in(value).shape if form is None else _from_form(text, form).shape
+
+
+def _form(text: str, value: str) -> re.Match[str] | None:
+    """The parts of a shape and a range; None for a file."""
     form = FORM.fullmatch(value)
     if form is None and not value.endswith(".npy"):
         raise UsageError(f"--input {text}: {value!r} is neither a shape (1x2048, scalar, 1x2048:0..255) "
                          "nor a file that ends in .npy")
+    return form
+
+
+def _read(text: str, value: str, node: Node) -> Given:
+    form = _form(text, value)
     given = _from_file(value, node) if form is None else _from_form(text, form)
     fits = len(given.shape) == len(node.shape) and \
         all(size == dim for size, dim in zip(given.shape, node.shape) if isinstance(dim, int))
@@ -120,13 +133,18 @@ def _from_form(text: str, form: re.Match[str]) -> Given:
     return Given(shape, (low, high))
 
 
-def _from_file(path: str, node: Node) -> Given:
+def _array_in(path: str) -> np.ndarray:
     try:
         array = np.load(Path(path), allow_pickle=False)
     except (ValueError, EOFError):
         raise UsageError(f"{path} is not a NumPy array file, holds Python objects, or is cut off") from None
     if not isinstance(array, np.ndarray):
         raise UsageError(f"{path} holds several arrays; give one in a file that ends in .npy")
+    return array
+
+
+def _from_file(path: str, node: Node) -> Given:
+    array = _array_in(path)
     expected = node.dtype.numpy
     if array.dtype == np.dtype(("V", expected.itemsize)) and expected.isbuiltin != 1:
         array = array.view(expected)  # how NumPy stores what it does not know

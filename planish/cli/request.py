@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +17,12 @@ from planish.cli.faults import UsageError
 
 if TYPE_CHECKING:
     from planish.cli.inputs import Inputs
+    from planish.cli.models import Loaded
     from planish.compiler import Compiled, Options, Strategy
+    from planish.inspect.peers import Peer
     from planish.inspect.validate import Runner
     from planish.ir import Graph
+    from planish.onnx.variants import Variants
 
 
 class NumericsClass(str, Enum):
@@ -72,34 +75,67 @@ class Request:
         return Options(numerics=self.numerics.value, strategy=self.strategy.value, disable=disable)
 
     @cached_property
-    def graph(self) -> Graph:
-        """The model, captured."""
+    def variants(self) -> Variants:
+        """The model, read."""
         self.apply_threads()
-        from planish.capture.onnx import load_graph
+        options = self.options  # a wrong one is told before the model is read
+        from planish.capture.onnx.model import read_model
+        from planish.onnx.variants import Variants
 
-        _ = self.options  # a wrong option is told before the model is read
-        return load_graph(self.model)
+        return Variants(read_model(self.model), options)
 
     @cached_property
-    def data(self) -> Inputs:
-        from planish.cli.inputs import make_inputs
+    def loaded(self) -> Loaded:
+        """The model, captured, and its inputs."""
+        from planish.cli.models import load
 
-        return make_inputs(self.graph, self.inputs, self.seed)
+        return load(self.variants, self.inputs, self.seed)
+
+    @property
+    def graph(self) -> Graph:
+        return self.loaded.captured.graph
+
+    @property
+    def data(self) -> Inputs:
+        """The inputs of the graph."""
+        return self.loaded.inputs
 
     def compile(self, strategy: Strategy | None = None) -> Compiled:
         """The program, by this strategy or the one asked for; the sizes of the inputs are its hint."""
-        from dataclasses import replace
-
         from planish.compiler import compile_graph
 
         options = replace(self.options, strategy=strategy or self.options.strategy)
         return compile_graph(self.graph, options, hint=self.data.sizes)
 
-    def onnx_runtime(self) -> Runner:
+    def onnx_runtime(self, proto: Any = None) -> Runner:
+        """The model, or `proto` that was made of it, in ONNX Runtime: what it gives for the inputs."""
         from planish.inspect.peers import onnx_runtime
         from planish.runtime.threads import get_num_threads
 
-        return onnx_runtime(self.model, get_num_threads())
+        return self._on_feeds(onnx_runtime(self.model if proto is None else proto, get_num_threads(),
+                                           self.model.parent if proto is not None else ""))
+
+    def reference_evaluator(self, proto: Any = None) -> Runner:
+        """The same in the package onnx's own evaluator."""
+        from planish.inspect.peers import reference_evaluator
+
+        return self._on_feeds(reference_evaluator(self.model if proto is None else proto,
+                                                  self.model.parent if proto is not None else ""))
+
+    def _on_feeds(self, peer: Peer) -> Runner:
+        """A peer as a runner of the graph: it takes the model's own inputs, whatever the graph's are."""
+        from planish.inspect.peers import flat
+
+        return lambda *arrays: flat(peer(self.loaded.feeds))
+
+    def of_every_value(self, proto: Any) -> Request:
+        """The request for a model that was made of this one, with the same inputs."""
+        from planish.capture.onnx.model import read_model
+        from planish.onnx.variants import Variants
+
+        made = replace(self)
+        made.__dict__["variants"] = Variants(read_model(proto, self.model.parent), self.options)
+        return made
 
     def apply_threads(self) -> None:
         """The same number for us, NumPy's library of matrix products (which reads it when loaded) and peers.

@@ -3,7 +3,8 @@
     explain.py    what the compiler did: passes, rules, kernels, bytes, memory, compile time
     validate.py   how far the answers are from the float64 reference, output by output
     bench.py      how fast it is, beside its peers; refuses a time to who gives another answer
-    peers.py      ONNX Runtime, where it is installed
+    nodes.py      the same node by node: the first that diverges
+    peers.py      ONNX Runtime and the reference evaluator, where they are installed
     machine.py    what the figures were measured on
     tables.py     all of these as rich tables
 

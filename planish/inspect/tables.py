@@ -15,9 +15,11 @@ from rich.text import Text
 from planish.inspect.bench import Bench, Timing
 from planish.inspect.explain import Change, Explanation, Firing
 from planish.inspect.machine import MachineInfo
+from planish.inspect.nodes import NodeError, NodeValidation
 from planish.inspect.validate import OutputError, Validation
 
 OPS_SHOWN = 12
+NODES_SHOWN = 10
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> RenderableType:
@@ -140,6 +142,28 @@ def error_row(e: OutputError) -> tuple[str, ...]:
     shape = ", ".join(map(str, e.shape))
     return (e.name, f"{e.dtype}[{shape}]", f"{e.ulp:.3g}", f"{e.absolute:.2e}", f"{e.relative:.2e}",
             str(list(e.worst)), e.fault or "right")
+
+
+def node_validation(what: NodeValidation) -> RenderableType:
+    """The first node that diverges for each, the nodes that are wrong, or else the worst ones."""
+    wrong = [n for n in what.nodes if not all(e.is_right for e in n.errors.values())]
+    shown = wrong or sorted(what.nodes, key=_largest, reverse=True)
+    rows = [(n.name, n.op, who, *error_row(e)[1:6], e.fault or "right")
+            for n in shown[:NODES_SHOWN] for who, e in n.errors.items()]
+    title = f"{len(wrong)} of {len(what.nodes)} nodes diverge" if wrong else \
+        f"All {len(what.nodes)} nodes are right; the largest errors"
+    columns = ["node*", "op", "who", "type", "ULP>", "absolute>", "relative>", "largest at", "verdict*"]
+    first = table("First node that diverges", ["who", "node*"],
+                  [(who, what.first.get(who, "none")) for who in _who(what)])
+    return Group(table(title, columns, rows), first)
+
+
+def _who(what: NodeValidation) -> list[str]:
+    return list(dict.fromkeys(who for n in what.nodes for who in n.errors))
+
+
+def _largest(node: NodeError) -> float:
+    return max(e.relative for e in node.errors.values())
 
 
 # --- bench

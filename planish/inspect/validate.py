@@ -9,7 +9,7 @@ must stand where they stand in a reference.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,16 @@ class Validation:
     def is_right(self) -> bool:
         return not self.failures and all(e.is_right for errors in self.errors.values() for e in errors)
 
+    def is_right_for(self, who: str) -> bool:
+        """Whether this one gave an answer, and every output of it is right."""
+        return who in self.errors and all(e.is_right for e in self.errors[who])
+
+    def contradicted(self, peers: Iterable[str]) -> list[str]:
+        """Outputs for which every peer that ran has another answer: float64 is our own reading of the model,
+        and nobody shares it."""
+        answers = [self.errors[who] for who in peers if who in self.errors]
+        return [of_one[0].name for of_one in zip(*answers) if not any(e.is_right for e in of_one)]
+
 
 class Reference:
     """The truth about a graph on some inputs: its outputs in float64, and those of the reference executor."""
@@ -80,17 +90,21 @@ class Reference:
 
 
 Runner = Callable[..., Sequence[Any]]
+Say = Callable[[str], None]
 
 
-def validate(graph: Graph, runners: dict[str, Runner], inputs: Sequence[np.ndarray]) -> Validation:
-    """Run everyone on the inputs and compare.
+def validate(graph: Graph, runners: Mapping[str, Runner], inputs: Sequence[np.ndarray],
+             say: Say = lambda text: None) -> Validation:
+    """Run everyone on the inputs and compare. `say` hears of every step: float64, then the runners.
 
     A runner that raises is noted in `failures`, with what it said.
     """
+    say("float64")
     reference = Reference(graph, inputs)
     errors: dict[str, list[OutputError]] = {}
     failures: dict[str, str] = {}
     for name, runner in runners.items():
+        say(name)
         try:
             errors[name] = reference.errors(runner(*inputs))
         except Exception as error:  # a foreign runtime raises types of its own

@@ -22,7 +22,7 @@ from planish.onnx.options import RunOptions, SessionOptions
 from planish.onnx.platform import Provider, chosen_providers
 from planish.onnx.profile import Profile
 from planish.onnx.values import IOBinding, OrtValue, unwrapped
-from planish.onnx.variants import Variant, Variants
+from planish.onnx.variants import Variant, Variants, compiler_options
 from planish.types import Dim, is_static
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
@@ -66,7 +66,8 @@ class InferenceSession:
             with self._event("model_loading"):
                 self._model = read_model(source, self._options._config.get(_FOLDER))
                 self._model.arrays.update(_given_initialisers(self._options, self._model))
-                self._variants = Variants(self._model, self._options)
+                options = compiler_options(self._options)
+                self._variants = Variants(self._model, options, self._options._dimensions)
             with self._event("session_initialization"):
                 variant = self._variants.prepare()
         except (PlanishError, FileNotFoundError) as error:

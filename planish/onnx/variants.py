@@ -122,18 +122,17 @@ def _short(value: Any) -> str:
 class Variants:
     """The programs of a model. Safe from many threads.
 
-    `compiles` counts how often a program was made, `reasons` says for each but the first why.
+    `fixed` are sizes that the model names and the caller knows. `compiles` counts how often a program was
+    made, `reasons` says for each but the first why.
     """
 
-    def __init__(self, model: Model, options: SessionOptions):
-        self.model = model
-        self.options = compiler_options(options)
-        check_options(self.options)
-        self.fixed = dict(options._dimensions)
+    def __init__(self, model: Model, options: Options, fixed: Mapping[str, int] | None = None):
+        check_options(options)
+        self.model, self.options, self.fixed = model, options, dict(fixed or {})
         self.compiles = 0
         self.reasons: list[str] = []
-        self._open = [v for v in model.graph.input if v.name in open_inputs(model)]
-        self._valued: frozenset[str] = frozenset()   # inputs whose value the program depends on
+        self.open = [v for v in model.graph.input if v.name in open_inputs(model)]
+        self.valued: frozenset[str] = frozenset()    # inputs whose value the program depends on
         self._sized: frozenset[str] = frozenset()    # sizes, likewise
         self._kept: OrderedDict[tuple[Any, ...], Variant] = OrderedDict()
         self._last: Request | None = None
@@ -143,7 +142,7 @@ class Variants:
         self.defaults &= {v.name for v in model.graph.input}
         self.graph: Graph | None = None              # the first that was captured
         self._free = [v for v in model.graph.input if v.name not in self.defaults]
-        self._types = self._declared_types()
+        self.types = self._declared_types()
 
     def _declared_types(self) -> dict[str, Given]:
         """The types of the inputs that the model does not leave open. ModelError for sizes to be fixed that
@@ -154,7 +153,7 @@ class Variants:
     @property
     def is_single(self) -> bool:
         """Whether one program serves all calls that feed no defaults."""
-        return not (self._open or self._valued or self._sized)
+        return not (self.open or self.valued or self._sized)
 
     # --- the program of a call
 
@@ -166,7 +165,7 @@ class Variants:
     def prepare(self) -> Variant | None:
         """Before any call: the program for all of them, where that can be told and nothing stays open that
         the first call would say. Raises what is wrong with the model."""
-        if self._open:
+        if self.open:
             return None
         try:
             captured = self._capture(Request())
@@ -185,20 +184,24 @@ class Variants:
                 self._kept.move_to_end(key)
             return found
 
+    def capture(self, feeds: Mapping[str, Any]) -> CapturedModel:
+        """The graph for these values. Raises NeedsValue where that takes others too."""
+        while True:
+            try:
+                return self._capture(self._request(feeds))
+            except NeedsValue as need:
+                if not self._learn(need):
+                    raise
+
     def _make(self, feeds: Mapping[str, Any]) -> Variant:
         with self._making:
-            while True:
-                request = self._request(feeds)
-                found = self._look_up(request.key)  # another thread may have made it
-                if found is not None:
-                    return found
-                try:
-                    captured = self._capture(request)
-                except NeedsValue as need:
-                    if not self._learn(need):
-                        raise
-                    continue
-                return self._keep(request, Variant(captured, self._compile(captured, feeds)))
+            found = self._look_up(self._request(feeds).key)  # another thread may have made it
+            if found is not None:
+                return found
+            captured = self.capture(feeds)
+            request = self._request(feeds)  # as what was learnt has it
+            known = self._look_up(request.key)
+            return known or self._keep(request, Variant(captured, self._compile(captured, feeds)))
 
     def _keep(self, request: Request, variant: Variant) -> Variant:
         self._note(request)
@@ -239,19 +242,19 @@ class Variants:
 
     def _learn(self, need: NeedsValue) -> bool:
         """Take up what programs depend on. Whether that is anything new that calls can say."""
-        inputs = need.inputs & {v.name for v in self.model.graph.input} - self._valued
+        inputs = need.inputs & {v.name for v in self.model.graph.input} - self.valued
         sizes = need.sizes - self._sized - self.fixed.keys()
-        self._valued, self._sized = self._valued | inputs, self._sized | sizes
+        self.valued, self._sized = self.valued | inputs, self._sized | sizes
         return bool(inputs or sizes)
 
     def _request(self, feeds: Mapping[str, Any]) -> Request:
-        constants = {name: feeds[name] for name in sorted(self._valued) if name in feeds}
+        constants = {name: feeds[name] for name in sorted(self.valued) if name in feeds}
         free = frozenset(self.defaults & feeds.keys()) if self.defaults else frozenset()
-        if not (self._sized or self._open):
+        if not (self._sized or self.open):
             return Request(constants, {}, {}, free)
-        held = {v.name: _given_of(v.type, feeds.get(v.name), v.name) for v in self._open}
+        held = {v.name: _given_of(v.type, feeds.get(v.name), v.name) for v in self.open}
         seen: dict[str, int] = {}
-        for name, given in (*self._types.items(), *held.items()):
+        for name, given in (*self.types.items(), *held.items()):
             _bind(given, feeds.get(name), seen)
         sizes = {name: seen[name] for name in sorted(self._sized) if name in seen}
         own = {s for given in held.values() for s in _symbols(given)}

@@ -33,11 +33,11 @@ def planish(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder with models: layer.onnx, gather.onnx, pair.onnx, odd.onnx."""
+    """An empty working folder with models: layer.onnx, gather.onnx, pair.onnx..."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PLANISH_CACHE_DIR", str(tmp_path / "cache"))
-    for name, make in (("layer", layer), ("gather", gather), ("pair", pair), ("odd", odd)):
-        onnx.save(make(), f"{name}.onnx")
+    for make in (layer, gather, pair, odd, reduce, unranked):
+        onnx.save(make(), f"{make.__name__}.onnx")
     return tmp_path
 
 
@@ -62,6 +62,19 @@ def pair() -> onnx.ModelProto:
     """a + b, both [N]."""
     both = {"a": (TensorProto.FLOAT, ["N"]), "b": (TensorProto.FLOAT, ["N"])}
     return model([helper.make_node("Add", ["a", "b"], ["c"])], both, {"c": (TensorProto.FLOAT, ["N"])}, {})
+
+
+def reduce() -> onnx.ModelProto:
+    """The sum of x [N, M] over the axes in `axes` [K]."""
+    nodes = [helper.make_node("ReduceSum", ["x", "axes"], ["y"])]
+    inputs = {"x": (TensorProto.FLOAT, ["N", "M"]), "axes": (TensorProto.INT64, ["K"])}
+    return model(nodes, inputs, {"y": (TensorProto.FLOAT, None)}, {})
+
+
+def unranked() -> onnx.ModelProto:
+    """relu(x), x of any rank."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    return model(nodes, {"x": (TensorProto.FLOAT, None)}, {"y": (TensorProto.FLOAT, None)}, {})
 
 
 def odd() -> onnx.ModelProto:

@@ -98,11 +98,61 @@ def test_explain_library_has_no_passes(folder: Path, planish: Callable) -> None:
 
 def test_validate_measures_everyone(folder: Path, planish: Callable) -> None:
     found = json.loads(planish("validate", "layer.onnx", "-i", "x=7x4", "--json").out)
-    names = {"native", "library"} | ({"onnxruntime"} if find_spec("onnxruntime") else set())
-    assert set(found["errors"]) == names and not found["failures"]
+    names = {"native", "library", "reference"} | ({"onnxruntime"} if find_spec("onnxruntime") else set())
+    assert set(found["errors"]) == names and not found["failures"] and not found["contradicted"]
     errors = [e for of_one in found["errors"].values() for e in of_one]
     assert all(e["absolute"] < 1e-5 and e["fault"] == "" for e in errors)
     assert "right" in planish("validate", "layer.onnx").out
+
+
+def test_validate_names_the_first_node_that_diverges(folder: Path, planish: Callable,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    from planish.compiler import NativeCompiled
+
+    right = json.loads(planish("validate", "layer.onnx", "--per-node", "--json").out)["nodes"]
+    assert [n["op"] for n in right["nodes"]] == ["MatMul", "Add", "Relu", "Add"] and not right["first"]
+    assert "All 4 nodes are right" in planish("validate", "layer.onnx", "--per-node").out
+    correct = NativeCompiled.__call__
+
+    def spoilt(self: NativeCompiled, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Wrong from the second node on."""
+        names = ["z", "r", "y"]
+        outputs = zip(self.captured.output_names, correct(self, *arrays))
+        return tuple(out + 1 if name in names else out for name, out in outputs)
+    monkeypatch.setattr(NativeCompiled, "__call__", spoilt)
+    outcome = planish("validate", "layer.onnx", "-i", "x=7x4", "--per-node", "--json")
+    assert outcome.code == 1 and json.loads(outcome.out)["nodes"]["first"] == {"native": "Add 1"}
+    text = " ".join(planish("validate", "layer.onnx", "--per-node", "--peers", "reference").out.split())
+    assert "3 of 4 nodes diverge" in text and "native Add 1" in text and "reference none" in text
+
+
+def test_validate_hears_when_every_peer_disagrees(folder: Path, planish: Callable,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """float64 is our own reading of the model."""
+    from planish.inspect import peers
+
+    other = lambda *given: lambda feeds: [np.full((1, 3), 9, np.float32)]  # noqa: E731
+    monkeypatch.setattr(peers, "reference_evaluator", other)
+    if find_spec("onnxruntime"):
+        assert planish("validate", "layer.onnx").code == 0  # one agrees
+    monkeypatch.setattr(peers, "onnx_runtime", other)
+    outcome = planish("validate", "layer.onnx")
+    assert outcome.code == 1 and "Every peer has another answer than float64 for y" in outcome.out
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "validate"])
+def test_values_and_ranks_that_a_program_depends_on_are_given(folder: Path, planish: Callable,
+                                                              command: str) -> None:
+    outcome = planish(command, "reduce.onnx", "-i", "x=3x4")
+    assert outcome.code == 2 and "the program depends on the value of axes" in outcome.err
+    outcome = planish(command, "reduce.onnx", "-i", "x=3x4", "-i", "axes=1:1..1", "--json")
+    assert outcome.code == 0, outcome.err
+    if command == "run":
+        assert json.loads(outcome.out)["outputs"][0]["type"] == "float32[3, 1]"
+    outcome = planish(command, "unranked.onnx")
+    assert outcome.code == 2 and "leaves the rank of x open" in outcome.err
+    outcome = planish(command, "unranked.onnx", "-i", "x=2x3")
+    assert outcome.code == 0, outcome.err
 
 
 def test_wrong_answers_fail_and_get_no_time(folder: Path, planish: Callable,

@@ -34,6 +34,7 @@ CASES = {
     "input_file_broken": "run layer.onnx --input x=text.npy",
     "range_empty": "run gather.onnx --input ids=1x2:5..2",
     "range_outside_dtype": "run gather.onnx --input ids=1x2:0..1e30",
+    "unknown_peer": "validate layer.onnx --peers tensorflow",
     "unknown_pass": "explain layer.onnx --disable fold_constants,fuze",
     "no_such_stage": "inspect layer.onnx --strategy library --stage llvm",
     "output_folder_missing": "run layer.onnx --output nowhere/y.npz",
