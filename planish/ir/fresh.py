@@ -20,11 +20,14 @@ def results_of(node: Node) -> tuple[TensorType, ...]:
 
 
 def symbols_made(node: Node) -> dict[str, Symbol]:
-    """The symbols that the shapes of a host op's results are, one to a size."""
+    """The symbols that the shapes of a host op's results are, one to a size, and that are not known before:
+    neither the shapes of its operands nor its parameters have them."""
     if not node.op.has("host"):
         return {}
+    before = (node.attributes.function, *(t for o in node.operands for t in results_of(o)))
+    known = {name for d in _dims(before) for name in symbols_of(d)}
     return {s.name: s for t in results_of(node) for d in t.shape for s in symbols_of(d).values()
-            if str(d) == s.name}
+            if str(d) == s.name and s.name not in known}
 
 
 def symbols_used(node: Node) -> dict[str, Symbol]:

@@ -15,7 +15,7 @@ from planish.errors import SignatureError
 from planish.ir.graph import Graph
 from planish.ir.node import Node
 from planish.ir.specialize import bind_results, bind_symbols, substitute_value
-from planish.types import DType, dtype_of
+from planish.types import STRING, DType, as_text, dtype_of
 
 Precision = Literal["own", "float64"]
 
@@ -59,7 +59,7 @@ def checked(node: Node, array: np.ndarray) -> np.ndarray:
     if dtype_of(array) is not node.dtype:
         raise SignatureError(f"input {node.attributes.name}: expected {node.dtype.name}, "
                              f"got {array.dtype.name}")
-    return array
+    return as_text(array) if node.dtype is STRING else array
 
 
 def _last_uses(graph: Graph) -> dict[Node, list[Node]]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from planish.errors import TypeRuleError
 from planish.ops.algebra import Algebra
+from planish.ops.host_text import is_on_text, on_text
 from planish.ops.record import NoAttributes, Op, Types, get_op
 from planish.ops.structure import Content
 from planish.types import DType, Shape, TensorType
@@ -42,6 +43,8 @@ class Node(Algebra):
         """Build `op(*operands)`; bare numbers and arrays become constants. Several results come as a
         tuple."""
         nodes = _as_nodes(op, operands)
+        if is_on_text(attributes, [n.type for n in nodes]):
+            op, attributes = get_op("host"), on_text(op, attributes, [n.tensor for n in nodes])
         node = make_node(op, nodes, attributes)
         if isinstance(node.type, tuple):
             return tuple(get_item(node, i) for i in range(len(node.type)))

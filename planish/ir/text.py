@@ -27,6 +27,7 @@ from planish.ir.node import Node, constant, input_node, make_node
 from planish.ops.host import HOST_FUNCTIONS, HostFunction
 from planish.ops.record import OPS, get_op
 from planish.types import (
+    STRING,
     Dim,
     DType,
     Expr,
@@ -124,7 +125,7 @@ class _Printer:
         if isinstance(value, HostFunction):
             return f"{value.name}({', '.join(f'{name}={self.value(v)}' for name, v in value.parameters)})"
         if isinstance(value, str):
-            return repr(value).replace("#", "\\x23")  # which begins a comment
+            return _quoted(value)
         if isinstance(value, (int, float, type(None))):
             return repr(value)
         raise ParseError(f"an attribute of type {type(value).__name__} has no text form")
@@ -144,8 +145,13 @@ def _identifier(name: str) -> str:
     return re.sub(r"\W", "_", name) or "_"
 
 
-def _scalar(value: np.generic) -> str:
-    return repr(python_number(value))
+def _scalar(value: np.generic | str) -> str:
+    return _quoted(value) if isinstance(value, str) else repr(python_number(value))
+
+
+def _quoted(text: str) -> str:
+    """Text as a literal without "#", which begins a comment."""
+    return ascii(text).replace("#", "\\x23")
 
 
 def _types(node: Node) -> str:
@@ -240,7 +246,8 @@ class _Parser:
             if content[1:] not in self.weights:
                 raise ParseError(f"no weights for {content}")
             return constant(self.weights[content[1:]])
-        values = [_number(v) for v in _split(content[1:-1])]
+        values = ast.literal_eval(content) if wanted.dtype is STRING else \
+            [_number(v) for v in _split(content[1:-1])]
         shape = [evaluate_dim(d, {}) for d in wanted.shape]
         return constant(np.array(values, wanted.dtype.numpy).reshape(shape))
 

@@ -1,5 +1,5 @@
 """What an operation is: one record per op, in files by family. Importing this package registers them all."""
-from planish.ops import host_sizes, structure
+from planish.ops import host_images, host_sizes, host_text, structure
 from planish.ops.activation import (
     clip,
     elu,
@@ -186,7 +186,9 @@ __all__ = [
     "hard_sigmoid",
     "hard_swish",
     "host",
+    "host_images",
     "host_sizes",
+    "host_text",
     "hypot",
     "input_",
     "iota",

@@ -9,7 +9,7 @@ import numpy as np
 
 from planish.errors import TypeRuleError
 from planish.ops.record import Op, Sample, Types, register
-from planish.types import DTYPES, STORAGE, DType, TensorType, dtype_of
+from planish.types import DTYPES, STORAGE, STRING, DType, TensorType, as_text, dtype_of
 
 SMALL = 4096  # bytes up to which constants are compared by content; larger ones are equal when one array
 
@@ -23,16 +23,24 @@ class Content:
 
     @staticmethod
     def of(array: np.ndarray) -> Content:
-        dtype_of(array)
+        if dtype_of(array) is STRING:
+            return Content._of_text(as_text(array))
         if array.nbytes <= SMALL:
             array = array.copy()
             array.flags.writeable = False
             return Content(array, (array.dtype.str, array.dtype.name, array.shape, array.tobytes()))
         return Content(array, id(array))
 
+    @staticmethod
+    def _of_text(array: np.ndarray) -> Content:
+        array.flags.writeable = False
+        return Content(array, ("text", array.shape, *array.reshape(-1).tolist()))
+
     @property
     def digest(self) -> str:
         """A hash of dtype, shape and bytes: what tells two large constants of equal content."""
+        if self.array.dtype == STRING.numpy:
+            return hashlib.sha256(repr(self.key).encode()).hexdigest()
         data = np.ascontiguousarray(self.array)
         head = f"{data.dtype.name}{data.shape}".encode()
         return hashlib.sha256(head + data.tobytes()).hexdigest()

@@ -103,19 +103,57 @@ def python_number(value: Any) -> bool | int | float:
     return float(value) if dtype.is_float else int(value) if dtype.is_integer else bool(value)
 
 
+TEXT_KINDS = "OUT"  # NumPy's kinds of arrays that may hold text: object, str of fixed and of variable width
+STRING = DType("string", "str", "string", 8 * np.dtype(object).itemsize, np.dtype(object))
+"""Text, in arrays of dtype object that hold str. Only host functions take it; it is in no list of dtypes."""
+
+
 def dtype_of(what: Any) -> DType:
     """The DType of a name ("float32", "f32"), a NumPy dtype, scalar type or array. Raises
     UnsupportedDType."""
     if isinstance(what, DType):
         return what
-    if isinstance(what, str) and what in _BY_NAME:
-        return _BY_NAME[what]
+    if isinstance(what, str) and what in (*_BY_NAME, STRING.name, STRING.short):
+        return _BY_NAME.get(what, STRING)
     of = what if isinstance(what, type) else getattr(what, "dtype", what)
     try:
-        found = _BY_NUMPY.get(np.dtype(of).newbyteorder("="))
+        dtype = np.dtype(of)
+        found = STRING if dtype.kind in TEXT_KINDS else _BY_NUMPY.get(dtype.newbyteorder("="))
     except TypeError:
         found = None
     if found is None:
         known = ", ".join(d.name for d in _ALL)
         raise UnsupportedDType(f"dtype {of} is not supported; supported are {known}")
     return found
+
+
+def number_dtype_of(what: Any) -> DType:
+    """As `dtype_of`; text raises UnsupportedDType."""
+    found = dtype_of(what)
+    if found is STRING:
+        raise UnsupportedDType(f"dtype {getattr(what, 'dtype', what)} is not supported; supported are "
+                               + ", ".join(d.name for d in DTYPES))
+    return found
+
+
+def as_text(array: np.ndarray) -> np.ndarray:
+    """An array of text as planish keeps it: dtype object, holding str. UTF-8 bytes are decoded.
+
+    Raises UnsupportedDType for elements that are something else.
+    """
+    objects = array.astype(object, order="C")
+    flat = objects.reshape(-1)
+    for i, value in enumerate(flat):
+        if isinstance(value, bytes):
+            flat[i] = _decoded(value)
+        elif not isinstance(value, str):
+            raise UnsupportedDType(f"an array of dtype {array.dtype} is to hold text; element {i} is a "
+                                   f"{type(value).__name__}")
+    return objects
+
+
+def _decoded(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise UnsupportedDType(f"text is to be UTF-8, not {value[:40]!r}") from error

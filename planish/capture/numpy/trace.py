@@ -25,7 +25,7 @@ from planish.capture.pytree import Tree, flatten
 from planish.errors import CaptureError, CaptureWarning
 from planish.ir import Graph, Node, constant, input_node, interpret
 from planish.ir.graph import rebuild
-from planish.types import TensorType, dtype_of
+from planish.types import TensorType, number_dtype_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ def _input(
     trace: Trace, inputs: dict[int, Storage], position: int, leaf: Any, label: str, name: str
 ) -> Tracer:
     array = np.asarray(leaf)
-    node = input_node(label, TensorType(dtype_of(array), array.shape))
+    node = input_node(label, TensorType(number_dtype_of(array), array.shape))
     storage = inputs[position] = Storage(trace, node=node, origin=Argument(position, name), input=node)
     weak = type(leaf) if type(leaf) in (int, float) else None
     return Tracer(storage, scalar=not isinstance(leaf, np.ndarray), weak=weak)

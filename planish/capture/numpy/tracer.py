@@ -20,7 +20,7 @@ from planish.capture.location import user_location
 from planish.errors import CaptureError
 from planish.ir import Node, Note, constant, input_node
 from planish.ops import get_op
-from planish.types import TensorType, dtype_of
+from planish.types import TensorType, dtype_of, number_dtype_of
 
 Scalar = (bool, int, float)
 
@@ -53,7 +53,7 @@ class Trace:
                 self.frozen[id(array)] = array
                 return Storage(self, array=array)
             name = self.names.get(id(array)) or f"array{len(self.met)}"
-            node = input_node(name, TensorType(dtype_of(array), array.shape))
+            node = input_node(name, TensorType(number_dtype_of(array), array.shape))
             self.met[id(array)] = Storage(self, node=node, origin=array, input=node, digest=digest(array))
         elif self.met[id(array)].digest != digest(array):
             raise CaptureError(
@@ -383,7 +383,7 @@ def as_tracer(value: Any) -> Tracer:
                 f"{user_location()}: {type(value).__name__} can't be used in a compiled function; only plain "
                 "arrays can"
             )
-        dtype_of(value)
+        number_dtype_of(value)
         return Tracer(current().adopt(value))
     if isinstance(value, (list, tuple)):
         return _from_sequence(value)

@@ -13,7 +13,8 @@
 
 The translations are tables, foreign operator -> our ops, in files by family: pointwise, movement, reductions,
 indexing, contractions, pooling, normalization, narrow, quantization, resizing, sampling, spectral, chance,
-determinant, training, sequences. The package onnx is loaded at the first call.
+determinant, training, sequences, text, and learned, lookup, trees for ai.onnx.ml. The package onnx is loaded
+at the first call.
 """
 from __future__ import annotations
 
@@ -26,6 +27,8 @@ from planish.capture.onnx import (
     contractions,
     determinant,
     indexing,
+    learned,
+    lookup,
     movement,
     narrow,
     normalization,
@@ -37,7 +40,9 @@ from planish.capture.onnx import (
     sampling,
     sequences,
     spectral,
+    text,
     training,
+    trees,
 )
 from planish.capture.onnx.call import supported_operators
 from planish.capture.onnx.model import read_model
@@ -46,10 +51,34 @@ from planish.capture.onnx.symbols import Known
 from planish.capture.onnx.translate import translate_model
 from planish.ir import Graph
 
-__all__ = ["CapturedModel", "chance", "contractions", "determinant", "given_of", "indexing", "load_graph",
-           "load_model", "movement", "narrow", "normalization", "open_inputs", "pointwise", "pooling",
-           "quantization", "reductions", "resizing", "sampling", "sequences", "spectral",
-           "supported_operators", "training"]
+__all__ = [
+    "CapturedModel",
+    "chance",
+    "contractions",
+    "determinant",
+    "given_of",
+    "indexing",
+    "learned",
+    "load_graph",
+    "load_model",
+    "lookup",
+    "movement",
+    "narrow",
+    "normalization",
+    "open_inputs",
+    "pointwise",
+    "pooling",
+    "quantization",
+    "reductions",
+    "resizing",
+    "sampling",
+    "sequences",
+    "spectral",
+    "supported_operators",
+    "text",
+    "training",
+    "trees",
+]
 
 
 def load_graph(source: str | PathLike[str] | bytes | Any, *,

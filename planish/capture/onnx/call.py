@@ -17,7 +17,8 @@ from planish.capture.onnx.symbols import LONGEST
 from planish.capture.onnx.tensors import onnx_dtype
 from planish.errors import ModelError, NeedsValue, UnsupportedOp
 from planish.ir import Node
-from planish.types import Dim, DType, dtype_of, element_count, is_static, symbols_of
+from planish.ir.node import get_item
+from planish.types import Dim, DType, TensorType, dtype_of, element_count, is_static, symbols_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +113,24 @@ class Call:
         nodes = [self[i] for i in operands]
         return self.fresh.moved(function, nodes, nodes[0].dtype, rank, **parameters)
 
+    def fresh_size(self) -> Dim:
+        """A size that only the result of a host function says."""
+        return self._fresh_sizes().symbol()
+
+    def host(self, function: str, operands: Sequence[Node], result: TensorType, **parameters: Any) -> Node:
+        """The result of a host function on nodes."""
+        return self._fresh_sizes().call(function, operands, (result,), **parameters)
+
+    def host_results(self, function: str, operands: Sequence[Node], *results: TensorType,
+                     **parameters: Any) -> tuple[Node, ...]:
+        node = self._fresh_sizes().call(function, operands, results, **parameters)
+        return tuple(get_item(node, i) for i in range(len(results)))
+
+    def _fresh_sizes(self) -> FreshSizes:
+        if self.fresh is None:
+            self.refuse("it runs in Python, which the body of a loop or a branch that the run takes can't")
+        return self.fresh
+
     def count(self, i: int, what: str) -> int:
         """How many elements operand `i` has. Raises NeedsValue where that is not known."""
         total = element_count(self.shape(i))
@@ -121,9 +140,12 @@ class Call:
 
     def integers(self, i: int, what: str) -> tuple[int, ...]:
         """As `sizes`, all of them numbers."""
-        dims = self.sizes(i, what)
+        return self.integers_of(self.sizes(i, what), f"its {what} (operand {i})")
+
+    def integers_of(self, dims: Sequence[Dim], what: str) -> tuple[int, ...]:
+        """Sizes that are to be numbers. Raises NeedsValue where one is symbolic."""
         if not all(map(is_static, dims)):
-            self.needs_size(f"its {what} (operand {i})", *dims)
+            self.needs_size(what, *dims)
         return tuple(int(d) for d in dims)  # type: ignore[arg-type]
 
     def floats(self, i: int, what: str) -> tuple[float, ...]:

@@ -85,10 +85,14 @@ def known(value: Value | None) -> np.ndarray | None:
     """The elements of a value as Dims, or None where they are not known (or not small integers or bools)."""
     if isinstance(value, Sizes):
         return value.dims
-    if not isinstance(value, Node) or value.op.name != "constant" or value.dtype.is_float:
+    if not isinstance(value, Node) or value.op.name != "constant" or not _is_whole(value.dtype):
         return None
     array = value.attributes.array
     return array.astype(object) if array.size <= MOST else None
+
+
+def _is_whole(dtype: DType) -> bool:
+    return dtype.is_integer or dtype is BOOL
 
 
 def computed(node: Node) -> np.ndarray | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from planish.errors import ModelError, UnsupportedDType
-from planish.types import DType, dtype_of
+from planish.types import STRING, DType, dtype_of
 
 MOST_DENSE = 2 << 30  # bytes of a sparse tensor that is stored densely
 
@@ -44,7 +44,9 @@ def to_array(tensor: Any, folder: Path | None, what: str) -> np.ndarray:
     shape = tuple(tensor.dims)
     if any(size < 0 for size in shape):
         raise ModelError(f"{what} has a negative size: {shape}")
-    if tensor.data_location == TensorProto.EXTERNAL:
+    if dtype is STRING:
+        array = _text(tensor, prod(shape), what)
+    elif tensor.data_location == TensorProto.EXTERNAL:
         array = _external(tensor, dtype, prod(shape), folder, what)
     elif tensor.HasField("raw_data"):
         array = _from_bytes(tensor.raw_data, dtype, prod(shape), what)
@@ -73,6 +75,22 @@ def to_dense(sparse: Any, folder: Path | None, what: str) -> np.ndarray:
     dense = dense.reshape(shape)
     dense.flags.writeable = False
     return dense
+
+
+def _text(tensor: Any, count: int, what: str) -> np.ndarray:
+    if len(tensor.string_data) != count:
+        raise ModelError(f"{what} needs {count} strings and has {len(tensor.string_data)}")
+    array = np.empty(count, object)
+    array[:] = [decoded(value, what) for value in tensor.string_data]
+    return array
+
+
+def decoded(value: bytes, what: str) -> str:
+    """Text of a model. Raises ModelError for what is not UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{what} has text that is not UTF-8: {value[:40]!r}") from error
 
 
 def _from_bytes(data: bytes, dtype: DType, count: int, what: str) -> np.ndarray:

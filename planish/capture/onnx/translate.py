@@ -32,7 +32,7 @@ from planish.capture.onnx.sequences import elements_beside
 from planish.capture.onnx.sizes import Value, fold, make_source
 from planish.capture.onnx.structure import CapturedModel, Form, Given, is_open
 from planish.capture.onnx.symbols import Known, SymbolTable
-from planish.capture.onnx.tensors import onnx_type_number, to_array, to_dense
+from planish.capture.onnx.tensors import decoded, onnx_type_number, to_array, to_dense
 from planish.errors import ModelError, NeedsValue, PlanishError, TypeRuleError, UnsupportedOp
 from planish.ir import Graph, Location, Node, Note, constant
 from planish.ir.fresh import without_idle_hosts
@@ -363,9 +363,9 @@ def _attribute(proto: Any, folder: Any, where: str) -> Any:
     except ValueError as error:
         raise ModelError(f"{where}: attribute {proto.name!r} can't be read: {error}") from error
     if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
+        return decoded(value, f"{where}: attribute {proto.name!r}")
     if proto.type == AttributeProto.STRINGS:
-        return tuple(item.decode("utf-8", "replace") for item in value)
+        return tuple(decoded(item, f"{where}: attribute {proto.name!r}") for item in value)
     return tuple(value) if proto.type in (AttributeProto.FLOATS, AttributeProto.INTS) else value
 
 
