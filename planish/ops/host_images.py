@@ -9,7 +9,7 @@ import numpy as np
 from planish.errors import PlanishError, ShapeError
 from planish.ops.host import host_function
 
-MISSING = "decoding images needs the package Pillow: pip install pillow"
+MISSING = "decoding images needs the package Pillow: pip install 'planish[images]'"
 
 
 @host_function("decode_image")
