@@ -163,7 +163,9 @@ def _inner_cost(kernel: Kernel) -> float:
 def _access_cost(stride: Dim | None) -> float:
     if stride == 0:
         return 0.25
-    return 1 if stride == 1 else 8
+    if isinstance(stride, int) and 1 <= stride <= 4:
+        return stride  # whole vectors and a shuffle
+    return 8
 
 
 # --- threads

@@ -1,7 +1,8 @@
 """The graph in the form the loops want it: fewer ways to say a thing.
 
-Reductions drop their axes and reshape afterwards, large ones have two levels (partial.py); a convolution or
-window that pads or spreads its operand does so by a `pad` of its own, so that its index maps are affine.
+Reductions drop their axes and reshape afterwards, large ones have two levels (partial.py); windows are taken
+apart by axes (windows.py); a convolution that pads or spreads its operand does so by a `pad` of its own, so
+that its index maps are affine.
 """
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from planish.ir.node import Node, constant, make_node
 from planish.ops import get_op
 from planish.schedule.argmax import PLACES, by_value
 from planish.schedule.partial import in_two_levels
+from planish.schedule.windows import by_axes
 
 
 def prepare(graph: Graph, hint: Mapping[str, int] | None = None) -> Graph:
@@ -22,6 +24,8 @@ def prepare(graph: Graph, hint: Mapping[str, int] | None = None) -> Graph:
 
 
 def _prepared(node: Node, hint: Mapping[str, int]) -> Node:
+    if node.op.name == "reduce_window":
+        return by_axes(node)
     if node.op.has("reduction"):
         return _reduction(node, hint)
     return _squeezed_conv(node) if node.op.name == "conv" else node

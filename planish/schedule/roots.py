@@ -64,7 +64,7 @@ class _Chooser:
             return True
         if self.weight[next(iter(sinks))] > INLINE_LIMIT:
             return True
-        return self.is_costly(node) and any(self.repeats(node, u) for u in users)
+        return self.is_costly(node) and (any(self.repeats(node, u) for u in users) or self.overlaps(node))
 
     def is_free(self, node: Node) -> bool:
         """Recomputed rather than stored: pure movement, and arithmetic on single numbers' worth of data."""
@@ -96,6 +96,20 @@ class _Chooser:
         if isinstance(user.type, tuple) or user.op.has("reduction"):
             return False
         return space >= 4 * count and node.ndim > 0 and node.shape[-1] != 1
+
+    def overlaps(self, node: Node) -> bool:
+        """Whether slices of a node read its points more than once: the taps of a window."""
+        return node.op.name != "pad" and self.sliced(node) > 1.25 * self.count(node)
+
+    def sliced(self, node: Node) -> int:
+        """How many points of a node are read through slices."""
+        count = 0
+        for user in self.users[node]:
+            if user.op.name == "slice":
+                count += self.count(user)
+            elif user.op.name in ("pad", "cast") and user not in self.roots:
+                count += self.sliced(user)
+        return count
 
     def count(self, node: Node) -> int:
         types = node.type if isinstance(node.type, tuple) else (node.type,)

@@ -141,6 +141,12 @@ class Builder:
     def insert(self, vec: Value, scalar: Value, lane: int) -> Value:
         return self.value(vec.type, f"insertelement {vec}, {scalar}, i64 {lane}")
 
+    def shuffle(self, one: Value, other: Value, picks: Sequence[int]) -> Value:
+        """Lanes of two vectors side by side, by number."""
+        lanes = ", ".join(f"i32 {k}" for k in picks)
+        type_ = vector(element_of(one.type), len(picks))
+        return self.value(type_, f"shufflevector {one}, {other}, <{len(picks)} x i32> <{lanes}>")
+
     # --- arithmetic
 
     def bin(self, opcode: str, x: Value, y: Value) -> Value:

@@ -34,6 +34,7 @@ from planish.schedule.steps import pipelined, streamed
 from planish.types import Dim, Expr, is_static, symbols_of
 from planish.types.dim import Extreme, Quotient, Symbol, atoms, is_nonnegative, terms
 
+STRIDES = (2, 3, 4)  # elements between lanes that are read as whole vectors and shuffled
 STREAM_NOTE = ", !nontemporal !0"
 
 
@@ -260,6 +261,10 @@ class Expressions:
         if forwarded is not None and forwarded[0] == scalar.index:
             return forwarded[1] if lanes_of(forwarded[1].type) == lanes else self.b.splat(forwarded[1], lanes)
         dtype = scalar.buffer.dtype.name
+        axis = self.scope.vector_axis if lanes > 1 else ""
+        near = self._lane_stride(scalar.buffer, scalar.index, axis)
+        if lanes > 1 and isinstance(near, int) and near in STRIDES:
+            return registers.from_memory(self.b, self._every(scalar, near, lanes), dtype)
         pointer, stride = self.address(scalar.buffer, scalar.index, lanes)
         if lanes > 1 and stride == 1 and scalar.buffer.name in self.pipelined:
             self.ask_ahead(scalar.buffer, pointer[0], lanes)
@@ -267,6 +272,22 @@ class Expressions:
             return registers.load(self.b, dtype, pointer[0], lanes)
         loaded = [self.b.load(registers.memory_type(dtype), p, scalar.buffer.dtype.itemsize) for p in pointer]
         return registers.from_memory(self.b, self._gathered(loaded), dtype)
+
+    def _every(self, scalar: Load, stride: int, lanes: int) -> Value:
+        """Every `stride`-th element: whole vectors that end at the last one read, and a shuffle."""
+        b, element = self.b, registers.memory_type(scalar.dtype.name)
+        pointer = self.pointer(scalar.buffer, scalar.index)
+        starts = [min(k * lanes, stride * (lanes - 1) - lanes + 1) for k in range(stride)]
+        parts = [b.load(vector(element, lanes), b.gep(element, pointer, b.i64(s)), scalar.dtype.itemsize)
+                 for s in starts]
+        whole = parts[0]
+        wanted = [lane * stride for lane in range(lanes)]
+        for k, (start, part) in enumerate(zip(starts[1:], parts[1:]), 1):
+            done = list(range(lanes)) if k > 1 else wanted
+            found = [lanes + at - start if k * lanes <= at < (k + 1) * lanes else 0 for at in wanted]
+            picks = [d if at < k * lanes else f for d, f, at in zip(done, found, wanted)]
+            whole = b.shuffle(whole, part, picks)
+        return whole
 
     def ask_ahead(self, buffer: Buffer, pointer: Value, lanes: int) -> None:
         """Prefetch the cache lines of the vector that lies `distance` bytes on; beyond the end, none."""

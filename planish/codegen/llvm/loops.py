@@ -246,13 +246,18 @@ class LoopWriter:
     def vector_trips(self, stages: list[Stage], axis: Axis, carry: list[Value],
                      reductions: list[Accumulators], later: list[Stage | Sort]) -> list[Value]:
         """The innermost axis: unrolled vectors, single vectors, single elements; loops that can't run are
-        left out."""
+        left out. Where points may be computed twice, the last vector ends at the end instead."""
         extent = self.e.dim(axis.extent)
         trips = [(axis.lanes, axis.unroll), (axis.lanes, 1), (1, 1)]
         at: Value = self.b.i64(0)
         for width, factor in dict.fromkeys(trips):
             step = width * factor
             if is_static(axis.extent):
+                if step == 1 and axis.extent > axis.lanes and all(map(_may_repeat, stages)):
+                    if axis.extent % axis.lanes:
+                        at, width, step = self.b.i64(axis.extent - axis.lanes), axis.lanes, axis.extent
+                        return self.trips(stages, axis, at, extent, width, 1, carry, reductions, later, 1)
+                    continue
                 stop = self.b.i64(axis.extent // step * step)
                 if stop == at:
                     continue
@@ -357,6 +362,17 @@ def _take_jammed(first: Stage, stages: list[Stage | Sort]) -> list[Stage]:
         taken.append(following)
         del stages[0]
     return taken
+
+
+def _may_repeat(stage: Stage) -> bool:
+    """Whether a stage that ran for a point may run again: it doesn't change what it reads. Arguments may lie
+    over one another, rows don't."""
+    if stage.combine or stage.store is None or stage.store.update or stage.store.guard is not None:
+        return False
+    loads = [x.buffer for x in walk(*stage_values(stage)) if isinstance(x, Load)]
+    if stage.store.buffer.space == "row":
+        return all(b.name != stage.store.buffer.name for b in loads)
+    return all(b.space == "row" for b in loads)
 
 
 def _is_read(buffer: Buffer, stages: list[Stage | Sort]) -> bool:
