@@ -183,7 +183,7 @@ def validate(request: Request, per_node: PerNode = False, peers: Peers = PEERS) 
     if per_node:
         from planish.inspect.nodes import node_errors, with_every_value
 
-        proto = with_every_value(request.variants.model.proto)
+        proto = with_every_value(request.whole_model())
         nodes = node_errors(proto, _validated(request.of_every_value(proto), wanted, proto))
     contradicted = result.contradicted(wanted)
     if request.as_json:

@@ -128,6 +128,12 @@ class Request:
 
         return lambda *arrays: flat(peer(self.loaded.feeds))
 
+    def whole_model(self) -> Any:
+        """The ModelProto with its weights, but for external data."""
+        import onnx
+
+        return onnx.load(self.model, load_external_data=False)
+
     def of_every_value(self, proto: Any) -> Request:
         """The request for a model that was made of this one, with the same inputs."""
         from planish.capture.onnx.model import read_model

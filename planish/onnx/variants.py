@@ -191,7 +191,7 @@ class Variants:
                 return self._capture(self._request(feeds))
             except NeedsValue as need:
                 if not self._learn(need):
-                    raise
+                    raise (need.__cause__ or need) from None
 
     def _make(self, feeds: Mapping[str, Any]) -> Variant:
         with self._making:

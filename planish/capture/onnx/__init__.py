@@ -1,6 +1,7 @@
 """ONNX models, read into the graph IR: `load_graph(path)` gives the Graph.
 
     model.py       reading and checking the file
+    wire.py        weights, taken out before the file is parsed
     tensors.py     tensor content and external data
     symbols.py     sizes of inputs
     implied.py     what a model implies about them

@@ -5,14 +5,18 @@ and every name is written once and before it is read. What nodes mean is checked
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import mmap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from planish.capture.onnx.wire import take_weights
 from planish.errors import ModelError, PlanishError, UnreadableModel
 
 OLDEST_OPSET = 6  # of older models, operators that have not changed until then
@@ -23,13 +27,15 @@ MISSING = "reading ONNX models needs the package onnx: pip install 'planish[onnx
 class Model:
     """A model whose graph is well formed. `file` is for messages; `folder` is where external data may lie.
     `arrays` are the initialisers read so far, shared by all graphs that are captured of the model; who puts
-    one there before gives an initialiser from outside."""
+    one there before gives an initialiser from outside. `contents` are the bytes of large initialisers, which
+    `proto` does not have (wire.py)."""
 
     proto: Any
     file: str
     folder: Path | None
     opsets: dict[str, int]
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    contents: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def short_file(self) -> str:
@@ -69,11 +75,26 @@ def read_model(source: Any, folder: str | PathLike[str] | None = None) -> Model:
     if isinstance(source, onnx.ModelProto):
         return _check(source, "model", beside)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _check(_parse(onnx, bytes(source), "model bytes"), "model bytes", beside)
+        return _read(onnx, memoryview(source).cast("B"), "model bytes", beside)
     path = Path(source)
     if path.is_dir():
         raise UnreadableModel(f"{path} is a folder, not an ONNX file")
-    return _check(_parse(onnx, path.read_bytes(), str(path)), str(path), beside or path.resolve().parent)
+    return _read(onnx, _mapped(path), str(path), beside or path.resolve().parent)
+
+
+def _mapped(path: Path) -> memoryview:
+    """The content of a file, mapped while it is read; nothing of it is kept."""
+    with path.open("rb") as file:
+        if not path.is_file() or not path.stat().st_size:
+            return memoryview(file.read())
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _read(onnx: Any, data: memoryview, file: str, folder: Path | None) -> Model:
+    rest, weights = take_weights(data)
+    proto = _parse(onnx, rest, file)
+    contents = {proto.graph.initializer[i].name: content for i, content in weights.items()}
+    return _check(proto, file, folder, contents)
 
 
 def _parse(onnx: Any, data: bytes, file: str) -> Any:
@@ -97,14 +118,15 @@ def _texts(message: Any) -> Iterator[Any]:
                 yield from _texts(inner)
 
 
-def _check(proto: Any, file: str, folder: Path | None) -> Model:
+def _check(proto: Any, file: str, folder: Path | None,
+           contents: Mapping[str, np.ndarray] = MappingProxyType({})) -> Model:
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise UnreadableModel(f"{file} holds no graph: it is not an ONNX model, or is cut off")
     garbled = next((text for text in _texts(proto) if isinstance(text, bytes)), None)
     if garbled is not None:
         raise ModelError(f"{file} has a name that is not UTF-8, {garbled[:40]!r}: the file is corrupt")
     opsets = {domain_of(entry): entry.version for entry in proto.opset_import}
-    model = Model(proto, file, folder, opsets)
+    model = Model(proto, file, folder, opsets, contents=contents)
     _check_opset([node for node in proto.graph.node if domain_of(node) == ""], opsets.get(""), file)
     _check_order(proto.graph, file)
     return model
@@ -139,6 +161,9 @@ def label(node: Any) -> str:
 
 def _check_order(graph: Any, file: str) -> None:
     """Each name is written once, and before it is read."""
+    stored = Counter(tensor.name for tensor in graph.initializer)
+    if twice := [name for name, count in stored.items() if count > 1]:
+        raise ModelError(f"{file}: initialiser {twice[0]!r} is there twice")
     written = {value.name for value in (*graph.input, *graph.initializer)}
     written |= {sparse.values.name for sparse in graph.sparse_initializer}
     writers = dict(_writers(graph.node))

@@ -37,8 +37,9 @@ def onnx_type_number(dtype: DType) -> int:
     return helper.np_dtype_to_tensor_dtype(dtype.numpy)
 
 
-def to_array(tensor: Any, folder: Path | None, what: str) -> np.ndarray:
-    """The array of a TensorProto. `folder` is where external data may lie (None: the model came as bytes)."""
+def to_array(tensor: Any, folder: Path | None, what: str, content: np.ndarray | None = None) -> np.ndarray:
+    """The array of a TensorProto. `folder` is where external data may lie (None: the model came as bytes);
+    `content` are its bytes where they were taken out of it."""
     from onnx import TensorProto, numpy_helper
     dtype = onnx_dtype(tensor.data_type, what)
     shape = tuple(tensor.dims)
@@ -48,6 +49,8 @@ def to_array(tensor: Any, folder: Path | None, what: str) -> np.ndarray:
         array = _text(tensor, prod(shape), what)
     elif tensor.data_location == TensorProto.EXTERNAL:
         array = _external(tensor, dtype, prod(shape), folder, what)
+    elif content is not None:
+        array = _from_bytes(content, dtype, prod(shape), what)
     elif tensor.HasField("raw_data"):
         array = _from_bytes(tensor.raw_data, dtype, prod(shape), what)
     else:
@@ -93,7 +96,7 @@ def decoded(value: bytes, what: str) -> str:
         raise ModelError(f"{what} has text that is not UTF-8: {value[:40]!r}") from error
 
 
-def _from_bytes(data: bytes, dtype: DType, count: int, what: str) -> np.ndarray:
+def _from_bytes(data: bytes | np.ndarray, dtype: DType, count: int, what: str) -> np.ndarray:
     if len(data) != _stored_bytes(dtype, count):
         raise ModelError(f"{what} needs {_stored_bytes(dtype, count)} bytes and has {len(data)}")
     return _decoded(data, dtype, count)

@@ -109,7 +109,8 @@ class Translator:
         arrays = {} if arrays is None else arrays
         overridable = {value.name for value in graph.input}
         scope: Scope = {}
-        for name, read in _stored(graph, self.model):
+        contents = self.model.contents if arrays is self.model.arrays else {}
+        for name, read in _stored(graph, self.model, contents):
             if name in free:
                 continue
             if name not in arrays:
@@ -333,11 +334,13 @@ def _fault(node: Any, call: Call) -> str:
     return ""
 
 
-def _stored(graph: Any, model: Model) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
+def _stored(graph: Any, model: Model,
+            contents: Mapping[str, np.ndarray]) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
     """The name of each initialiser, and what reads it."""
     what = f"{model.file}: initialiser"
     for tensor in graph.initializer:
-        yield tensor.name, partial(to_array, tensor, model.folder, f"{what} {tensor.name!r}")
+        name = tensor.name
+        yield name, partial(to_array, tensor, model.folder, f"{what} {name!r}", contents.get(name))
     for sparse in graph.sparse_initializer:
         name = sparse.values.name
         yield name, partial(to_dense, sparse, model.folder, f"{what} {name!r}")

@@ -213,6 +213,24 @@ def test_external_data(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(load_graph(path), {"x": WEIGHTS})[0], WEIGHTS * 2)
 
 
+def test_more_than_two_gigabytes(tmp_path: Path) -> None:
+    """Mapped, not read: the file has holes where nothing is looked at."""
+    rows, columns = 2_200_000, 256
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.seek(4 * (rows - 1) * columns)
+        file.write(np.arange(columns, dtype=np.float32).tobytes())
+    model = model_of(node("Gather", ["w", "i"], ["y"]), inputs={"i": np.zeros(2, np.int64)})
+    tensor = model.graph.initializer.add(name="w", data_type=1, dims=[rows, columns])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w.bin")
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    graph = load_graph(tmp_path / "m.onnx")
+    array = next(n for n in graph.nodes() if n.op.name == "constant").attributes.array
+    assert array.nbytes > 2 << 30 and not array.flags.owndata
+    y, = run(graph, {"i": np.array([0, rows - 1])})
+    np.testing.assert_array_equal(y, [np.zeros(columns), np.arange(columns)])
+
+
 @pytest.mark.parametrize(("location", "message"), [
     ("../w.bin", "external data '../w.bin' is not a plain path inside the model's folder"),
     ("/etc/passwd", "external data '/etc/passwd' is not a plain path inside the model's folder"),
