@@ -1,7 +1,7 @@
 """A graph: inputs, outputs, effects, and notes about its nodes."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -125,13 +125,14 @@ def rebuild(node: Node, operands: tuple[Node, ...]) -> Node:
     return make_node(node.op, operands, node.attributes, node.type if alike else None)
 
 
-def topological(roots: Iterable[Node]) -> list[Node]:
-    """Operands before users, iteratively (deep graphs do not overflow the stack)."""
+def topological(roots: Iterable[Node], until: Container[Node] = ()) -> list[Node]:
+    """Operands before users, iteratively (deep graphs do not overflow the stack). What only nodes of `until`
+    read is left out."""
     order: dict[Node, None] = {}
     stack = list(roots)[::-1]
     while stack:
         node = stack[-1]
-        waiting = [] if node in order else [o for o in node.operands if o not in order]
+        waiting = [] if node in order or node in until else [o for o in node.operands if o not in order]
         if waiting:
             stack += waiting[::-1]
         else:

@@ -13,9 +13,9 @@
     translate.py   the walk over the nodes, functions
 
 The translations are tables, foreign operator -> our ops, in files by family: pointwise, movement, reductions,
-indexing, contractions, pooling, normalization, narrow, quantization, resizing, sampling, spectral, chance,
-determinant, training, sequences, text, and learned, lookup, trees for ai.onnx.ml. The package onnx is loaded
-at the first call.
+indexing, contractions, pooling, normalization, narrow, quantization, recurrent, resizing, sampling, spectral,
+chance, determinant, training, sequences, text, and learned, lookup, trees for ai.onnx.ml. Operators with
+graphs among their attributes are in control.py and loops.py. The package onnx is loaded at the first call.
 """
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from planish.capture.onnx import (
     pointwise,
     pooling,
     quantization,
+    recurrent,
     reductions,
     resizing,
     sampling,
@@ -70,6 +71,7 @@ __all__ = [
     "pointwise",
     "pooling",
     "quantization",
+    "recurrent",
     "reductions",
     "resizing",
     "sampling",

@@ -24,7 +24,7 @@ from planish.types import Dim, DType, TensorType, dtype_of, element_count, is_st
 @dataclass(frozen=True, eq=False)
 class Call:
     """An operator applied to values. `opset` is the version of `domain` the model uses; `fresh` makes sizes
-    that depend on values, None where there can be none (in the body of a loop or branch)."""
+    that depend on values, except in the body of a loop or choice that is an op of ours (`is_body`)."""
 
     op_type: str
     domain: str
@@ -34,6 +34,7 @@ class Call:
     attributes: Mapping[str, Any]
     outputs: tuple[str, ...]
     fresh: FreshSizes | None = None
+    is_body: bool = False
 
     # --- operands
 
@@ -102,16 +103,18 @@ class Call:
     def said(self, function: str, operands: Sequence[int], most: Sequence[Dim],
              **parameters: Any) -> tuple[Dim, ...]:
         """Sizes that a host function says of operands, as fresh symbols."""
-        if self.fresh is None:
-            self.needs_value(operands[-1], "its value")
-        return self.fresh.sizes(function, [self[i] for i in operands], most, **parameters)
+        return self.fresh_sizes(operands).sizes(function, [self[i] for i in operands], most, **parameters)
 
     def moved(self, function: str, operands: Sequence[int], rank: int, **parameters: Any) -> Node:
         """Operand 0 as a host function lays it out, by the values of the others."""
-        if self.fresh is None:
-            self.needs_value(operands[-1], "its value")
         nodes = [self[i] for i in operands]
-        return self.fresh.moved(function, nodes, nodes[0].dtype, rank, **parameters)
+        return self.fresh_sizes(operands).moved(function, nodes, nodes[0].dtype, rank, **parameters)
+
+    def fresh_sizes(self, operands: Sequence[int]) -> FreshSizes:
+        """What makes sizes of operands. Raises NeedsValue where there can be none."""
+        if self.fresh is None or self.is_body:
+            self.needs_value(operands[-1], "its value")
+        return self.fresh
 
     def fresh_size(self) -> Dim:
         """A size that only the result of a host function says."""

@@ -7,6 +7,7 @@ place. Every operator without a translation is listed in one error before anythi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from types import MappingProxyType
@@ -16,6 +17,7 @@ import numpy as np
 
 from planish.capture.onnx.call import Call, Translation, find_translation
 from planish.capture.onnx.containers import EmptyOptional, SequenceValue
+from planish.capture.onnx.control import Inner
 from planish.capture.onnx.ends import (
     GraphInputs,
     GraphOutputs,
@@ -26,9 +28,9 @@ from planish.capture.onnx.ends import (
 )
 from planish.capture.onnx.fresh import FreshSizes, dependencies
 from planish.capture.onnx.implied import Range, implied_range
+from planish.capture.onnx.loops import find_control
 from planish.capture.onnx.model import Model, domain_of, import_onnx, label
 from planish.capture.onnx.pointwise import align_operands
-from planish.capture.onnx.sequences import elements_beside
 from planish.capture.onnx.sizes import Value, fold, make_source
 from planish.capture.onnx.structure import CapturedModel, Form, Given, is_open
 from planish.capture.onnx.symbols import Known, SymbolTable
@@ -68,6 +70,16 @@ def translate_model(model: Model, known: Known | None, constants: Mapping[str, A
                 raise
 
 
+@dataclass(frozen=True)
+class Frame:
+    """What the nodes of a graph share: the versions of the domains, the attributes of the function that it is
+    the body of, and whether it is that of a loop or choice (see Call)."""
+
+    opsets: Mapping[str, int]
+    outer: Mapping[str, Any] = field(default_factory=dict)
+    is_body: bool = False
+
+
 class Translator:
     """Builds one graph; `notes` say where each node comes from."""
 
@@ -87,7 +99,7 @@ class Translator:
         input_forms = self._bind_inputs(inputs, free, scope, table, constants, types)
         self.fresh.taken.update(table.dims)
         self._hold_steps(table, scope, inputs.nodes)
-        self.run(proto.node, scope, self.model.opsets)
+        self.run(proto.node, scope, Frame(self.model.opsets))
         outputs = GraphOutputs()
         output_forms = {value.name: self._bind_output(outputs, value, scope) for value in proto.output}
         graph = Graph(
@@ -207,12 +219,11 @@ class Translator:
 
     # --- nodes
 
-    def run(self, nodes: Iterable[Any], scope: Scope, opsets: Mapping[str, int],
-            outer: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Translate nodes in order, adding their outputs to `scope`. `outer` has a function's attributes."""
+    def run(self, nodes: Iterable[Any], scope: Scope, frame: Frame) -> None:
+        """Translate nodes in order, adding their outputs to `scope`."""
         for node in nodes:
-            call = self._call(node, scope, opsets, outer)
-            results = self._results(node, call, scope, opsets, outer)
+            call = self._call(node, scope, frame)
+            results = self._results(node, call, scope, frame)
             wanted = [(i, name) for i, name in enumerate(node.output) if name]
             for i, name in wanted:
                 value = results[i] if i < len(results) else None
@@ -221,26 +232,26 @@ class Translator:
                 scope[name] = value
                 self._note(value, node)
 
-    def _call(self, node: Any, scope: Scope, opsets: Mapping[str, int], outer: Mapping[str, Any]) -> Call:
+    def _call(self, node: Any, scope: Scope, frame: Frame) -> Call:
         where = f"{self.model.file}: {label(node)}"
         for name in filter(None, node.input):
             if name not in scope:
                 raise ModelError(f"{where} reads {name!r}, which nothing before it gives")
         operands = tuple(scope[name] if name else None for name in node.input)
-        attributes = dict(_attributes(node, outer, self.model.folder, where))
+        attributes = dict(_attributes(node, frame.outer, self.model.folder, where))
         domain = domain_of(node)
-        return Call(node.op_type, domain, opsets[domain], where, operands, attributes, tuple(node.output),
-                    self.fresh)
+        return Call(node.op_type, domain, frame.opsets[domain], where, operands, attributes,
+                    tuple(node.output), self.fresh, frame.is_body)
 
-    def _results(self, node: Any, call: Call, scope: Scope, opsets: Mapping[str, int],
-                 outer: Mapping[str, Any]) -> Sequence[Value | None]:
+    def _results(self, node: Any, call: Call, scope: Scope, frame: Frame) -> Sequence[Value | None]:
         """What the node gives; whatever goes wrong names the node."""
         try:
-            if (call.domain, call.op_type) == ("", "If"):
-                return self._branch(call, scope, opsets, outer)
-            if (call.domain, call.op_type) == ("", "SequenceMap"):
-                return self._map(call, scope, opsets, outer)
-            return self._translated(node, call)
+            control = find_control(call.domain, call.op_type, call.opset)
+            if control is None:
+                return self._translated(node, call)
+            read = partial(self._read_inner, scope, frame)
+            read_body = partial(self._read_inner, scope, replace(frame, is_body=True))
+            return control(call, Inner(read, read_body, scope, self.notes))
         except TypeRuleError as error:
             self._blame_fresh(call, error)
             raise ModelError(f"{call.where}: {error}") from error
@@ -272,30 +283,17 @@ class Translator:
         result = translation(call)
         return result if isinstance(result, (tuple, list)) else (result,)
 
-    def _branch(self, call: Call, scope: Scope, opsets: Mapping[str, int],
-                outer: Mapping[str, Any]) -> Sequence[Value | None]:
-        """The branch of an If whose condition follows from constants and sizes, in place of the node."""
-        (condition,) = call.sizes(0, "condition")
-        if not is_static(condition):
-            call.needs_size("its condition", condition)
-        branch = call.attribute("then_branch" if condition else "else_branch")
-        self._refuse_unsupported(branch.node, opsets)
-        inner = {**scope, **self._initialisers(branch)}
-        self.run(branch.node, inner, opsets, outer)
-        return [inner.get(value.name) for value in branch.output]
-
-    def _map(self, call: Call, scope: Scope, opsets: Mapping[str, int],
-             outer: Mapping[str, Any]) -> Sequence[Value]:
-        """The sequences of what the body gives for each element of the first operand, and of others."""
-        body = call.attribute("body")
-        self._refuse_unsupported(body.node, opsets)
-        rows = []
-        for operands in elements_beside(call):
-            inner = {**scope, **self._initialisers(body), **dict(zip((v.name for v in body.input), operands))}
-            self.run(body.node, inner, opsets, outer)
-            rows.append([inner[value.name] for value in body.output])
-        declared = [declared_dtype(value.type, call.where) for value in body.output]
-        return [SequenceValue(tuple(row[i] for row in rows), dtype) for i, dtype in enumerate(declared)]
+    def _read_inner(self, scope: Scope, frame: Frame, graph: Any, inputs: Sequence[Value]) -> list[Value]:
+        """What a graph inside a node of `scope` gives on these inputs."""
+        self._refuse_unsupported(graph.node, frame.opsets)
+        inner = {**scope, **self._initialisers(graph),
+                 **dict(zip((value.name for value in graph.input), inputs, strict=True))}
+        self.run(graph.node, inner, frame)
+        for value in graph.output:
+            if value.name not in inner:
+                raise ModelError(f"{self.model.file}: output {value.name!r} of the inner graph "
+                                 f"{graph.name!r} is written by no node")
+        return [inner[value.name] for value in graph.output]
 
     def _expand(self, function: Any, call: Call) -> tuple[Value | None, ...]:
         """The outputs of a function's body on the call's operands."""
@@ -304,8 +302,9 @@ class Translator:
         bound = dict(zip_longest(function.input, call.operands))
         scope: Scope = {name: value for name, value in bound.items() if value is not None}
         absent = set(bound) - set(scope)
-        self.run([_without_absent(n, absent) for n in function.node], scope, opsets,
-                 {**_defaults(function, call, self.model.folder), **call.attributes})
+        attributes = {**_defaults(function, call, self.model.folder), **call.attributes}
+        self.run([_without_absent(n, absent) for n in function.node], scope,
+                 Frame(opsets, attributes, call.is_body))
         return tuple(scope.get(name) for name in list(function.output)[:len(call.outputs)])
 
     def _note(self, value: Value, proto: Any) -> None:
@@ -375,7 +374,7 @@ def _attribute(proto: Any, folder: Any, where: str) -> Any:
 # --- functions
 
 def _is_supported(domain: str, op_type: str, opset: int) -> bool:
-    return ((domain, op_type) in (("", "If"), ("", "SequenceMap"))
+    return (find_control(domain, op_type, opset) is not None
             or find_translation(domain, op_type, opset) is not None
             or _standard_function(domain, op_type, opset) is not None)
 
