@@ -152,7 +152,7 @@ def _batch_norm(a: EpsilonAttributes, x: Any, scale: Any, bias: Any, mean: Any, 
     """Ioffe and Szegedy, Batch Normalization, 2015, with the statistics given."""
     column = (x.shape[1], *(1,) * (len(x.shape) - 2))
     scale, bias, mean, var = (ops.reshape(p, shape=column) for p in (scale, bias, mean, var))
-    return ops.add(ops.mul(ops.div(ops.sub(x, mean), ops.sqrt(ops.add(var, a.epsilon))), scale), bias)
+    return ops.add(ops.mul(ops.sub(x, mean), ops.div(scale, ops.sqrt(ops.add(var, a.epsilon)))), bias)
 
 
 # --- gradients; the others follow from the formulas

@@ -28,6 +28,7 @@ from planish.schedule.rebuild import is_scalar
 from planish.schedule.scalars import hinted
 from planish.types import Dim, bounds, is_static, substitute
 
+OPEN = 2            # axes of open sizes that are shared out at most: each costs a division a point
 GRAIN = 8           # parallel points per thread that are enough to even out their cost
 COLUMNS = 4         # registers of columns that are reduced side by side: independent sums, whole cache lines
 REDUCE_UNROLL = 4   # accumulators of a reduction: latency 4 of an addition, hidden
@@ -171,20 +172,22 @@ def _access_cost(stride: Dim | None) -> float:
 # --- threads
 
 def _parallel(kernel: Kernel, hint: dict[str, int], machine: Machine) -> Kernel:
-    """Share out leading axes until there are points enough; the vector axis only when it stands alone."""
+    """Share out leading axes until there are points enough, open sizes counted as small as they may be; the
+    vector axis only when it stands alone."""
     work = max((prod(hinted(d, hint) for d in b.shape) for b in kernel.arguments), default=0)
     if machine.threads == 1 or not kernel.shared:
         return kernel
     if work < SMALL and all(is_static(d) for b in kernel.arguments for d in b.shape):
         return kernel
-    chosen: list[str] = []
+    chosen: list[Axis] = []
     points = 1
     for axis in kernel.shared:
-        if (axis.lanes > 1 and len(kernel.shared) > 1) or points >= GRAIN * machine.threads:
+        is_open = sum(not is_static(a.extent) for a in chosen) >= OPEN
+        if (axis.lanes > 1 and len(kernel.shared) > 1) or points >= GRAIN * machine.threads or is_open:
             break
-        chosen.append(axis.name)
-        points *= _size(axis, hint)
-    return steps.parallel(kernel, chosen)
+        chosen.append(axis)
+        points *= max(bounds(axis.extent)[0] or 1, 1)
+    return steps.parallel(kernel, [a.name for a in chosen])
 
 
 # --- results larger than the caches

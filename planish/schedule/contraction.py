@@ -83,7 +83,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     when the kernel is not a contraction that this form suits. New buffers are entered in `buffers`."""
     kernel = split_sum(kernel)
     roles = choose_roles(kernel, hint, buffers)
-    if roles is None or _work(kernel, hint) < LEAST_WORK:
+    if roles is None or _work(kernel, hint) < LEAST_WORK or _packs_for_one_use(roles, buffers):
         return None
     lanes = machine.vector_bytes // roles.lhs.dtype.itemsize
     rows, vectors = (TILES if _has_known_rows(roles) else APART)[machine.registers]
@@ -198,6 +198,11 @@ def _badness(kernel: Kernel, roles: Roles, hint: dict[str, int], buffers: Buffer
 def _has_known_rows(roles: Roles) -> bool:
     """Whether the distance between rows of the left operand is known."""
     return all(is_static(stride_along(Access(roles.lhs.buffer, roles.lhs.index), a)) for a in roles.m)
+
+
+def _packs_for_one_use(roles: Roles, buffers: Buffers) -> bool:
+    """Whether each element of the right operand would be packed, at run time, for a single row."""
+    return not roles.m and not _is_contiguous(roles) and not buffers.is_constant(roles.rhs.buffer)
 
 
 def _is_contiguous(roles: Roles) -> bool:

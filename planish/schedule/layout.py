@@ -2,19 +2,27 @@
 
 In: fused kernels. Out: the same kernels with the buffers of some intermediate values laid out so that a
 contraction can take its constant weights as the packed right operand and store whole vectors (a convolution's
-channels innermost). Inputs, outputs and values that are also looked at in another shape keep their row-major
-order.
+channels innermost), and so that what is read from there, place by place, is written the same way (padding,
+pooling, a convolution of every channel by itself). Inputs, outputs and values that are also looked at in
+another shape keep their row-major order.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 
+import numpy as np
+
+from planish.schedule import steps
+from planish.schedule.access import Access, stride_along
 from planish.schedule.buffers import Buffers
 from planish.schedule.contraction import Roles, choose_roles, contraction_of
-from planish.schedule.kernel import Buffer, Kernel, Store, stage_stores
-from planish.schedule.rebuild import replace_buffers
-from planish.schedule.scalars import is_dim
-from planish.types import symbols_of
+from planish.schedule.kernel import Axis, Buffer, Kernel, Load, Scalar, Sort, Stage, Store, stage_stores, walk
+from planish.schedule.kernel import stage_values as values_of
+from planish.schedule.rebuild import Rebuilder, rebuild_kernel, replace_buffers
+from planish.schedule.scalars import hinted, is_dim
+from planish.types import Dim, is_static, symbols_of
 
 
 def assign_layouts(kernels: list[Kernel], buffers: Buffers, fixed: set[str], hint: dict[str, int],
@@ -24,7 +32,8 @@ def assign_layouts(kernels: list[Kernel], buffers: Buffers, fixed: set[str], hin
     fixed = fixed | set(buffers.views.values()) | set(buffers.constants)
     changed: dict[str, Buffer] = {}
     for kernel in kernels:
-        for buffer in _better_orders(kernel, buffers, fixed, hint):
+        better = _better_orders(kernel, buffers, fixed, hint) or _followed(kernel, changed, fixed, hint)
+        for buffer in better:
             changed[buffer.name] = buffer
             decisions.append(f"layout of {buffer.name} {buffer.type}: axes {buffer.order}, for {kernel.name}")
     if not changed:
@@ -56,3 +65,128 @@ def _innermost(store: Store, roles: Roles) -> tuple[int, ...]:
         return ()
     others = [k for k in range(len(store.index)) if k != at[0]]
     return (*others, at[0])
+
+
+# --- values that follow what they are made from
+
+def _followed(kernel: Kernel, changed: Mapping[str, Buffer], fixed: set[str],
+              hint: dict[str, int]) -> list[Buffer]:
+    """The results whose places follow, axis by axis, those of operands that are laid out in an order of their
+    own, in this order."""
+    if kernel.serial or kernel.rows or any(isinstance(s, Sort) for s in kernel.stages):
+        return []
+    loads = [x for s in kernel.stages for x in walk(*values_of(s)) if isinstance(x, Load)]
+    stores = [store for s in kernel.stages for store in stage_stores(s)]
+    result: dict[str, Buffer] = {}
+    for store in stores:
+        if store.buffer.name in fixed or store.update:
+            continue
+        weights: dict[tuple[int, ...], int] = {}
+        for load in loads:
+            if _is_alongside(load, store):
+                order = changed[load.buffer.name].order if load.buffer.name in changed else ()
+                size = prod(hinted(d, hint) for d in load.buffer.shape)
+                weights[order] = weights.get(order, 0) + size
+        order = max(weights, key=lambda o: (weights[o], o), default=())
+        if order:
+            result[store.buffer.name] = replace(store.buffer, order=order)
+    return list(result.values())
+
+
+def _is_alongside(load: Load, store: Store) -> bool:
+    """Whether each axis of a result moves along the same axis of the operand, and the operand has all of
+    them."""
+    if len(load.index) != len(store.index):
+        return False
+    names = [(set(_names(i)), set(_names(j))) for i, j in zip(load.index, store.index)]
+    return all(moving <= along for along, moving in names)
+
+
+def _names(index: Dim | Scalar) -> Iterator[str]:
+    if is_dim(index):
+        yield from symbols_of(index)
+
+
+# --- a kernel's loops, in the order of its memory
+
+def in_memory_order(kernel: Kernel, buffers: Buffers) -> Kernel:
+    """A kernel of plain loops over buffers in orders of their own: the same with their axes as they lie, its
+    loops in the order in which the result lies, and constants that it walks across laid out anew."""
+    orders = {b.name: b.order for b in kernel.arguments if b.order}
+    if not orders:
+        return kernel
+    kernel = _permuted(kernel, orders)
+    stores = [s for stage in kernel.stages for s in stage_stores(stage)]
+    lead = next((s for s in stores if s.buffer.name in orders), stores[0])
+    order = tuple(a.name for a in _sorted_along(kernel.shared, lead))
+    if order != tuple(a.name for a in kernel.shared):
+        kernel = steps.interchange(kernel, order)
+    kernel = replace(kernel, stages=tuple(map(_stage_in_order, kernel.stages)))
+    return _with_constants_along(kernel, buffers)
+
+
+def _stage_in_order(stage: Stage | Sort) -> Stage | Sort:
+    if isinstance(stage, Sort) or stage.combine or stage.store is None:
+        return stage
+    return replace(stage, axes=_sorted_along(stage.axes, stage.store))
+
+
+def _sorted_along(axes: tuple[Axis, ...], store: Store) -> tuple[Axis, ...]:
+    """Axes in the order in which a store's index has them; those it does not have come first."""
+    def place(axis: Axis) -> int:
+        return next((k for k, i in enumerate(store.index) if axis.name in _names(i)), -1)
+    return tuple(sorted(axes, key=place))
+
+
+def _permuted(kernel: Kernel, orders: Mapping[str, tuple[int, ...]]) -> Kernel:
+    """The kernel with the axes of buffers, and indices into them, in another order."""
+    def moved(buffer: Buffer) -> Buffer:
+        order = orders.get(buffer.name)
+        if order is None:
+            return buffer
+        shape = tuple(buffer.shape[k] for k in order)
+        return replace(buffer, type=buffer.type.with_shape(shape), order=())
+
+    def load(scalar: Scalar) -> Scalar:
+        if not isinstance(scalar, Load) or scalar.buffer.name not in orders:
+            return scalar
+        index = tuple(scalar.index[k] for k in orders[scalar.buffer.name])
+        return replace(scalar, buffer=moved(scalar.buffer), index=index)
+
+    class Permute(Rebuilder):
+        def store(self, store: Store | None) -> Store | None:
+            made = super().store(store)
+            if made is None or made.buffer.name not in orders:
+                return made
+            index = tuple(made.index[k] for k in orders[made.buffer.name])
+            return replace(made, buffer=moved(made.buffer), index=index)
+
+    kernel = rebuild_kernel(kernel, Permute(scalar=load))
+    return replace(kernel, inputs=tuple(map(moved, kernel.inputs)), outputs=tuple(map(moved, kernel.outputs)),
+                   rows=tuple(map(moved, kernel.rows)))
+
+
+def _with_constants_along(kernel: Kernel, buffers: Buffers) -> Kernel:
+    """Constants with the axis that the innermost shared loop walks along innermost too."""
+    if not kernel.shared:
+        return kernel
+    axis = kernel.shared[-1].name
+    loads = [x for s in kernel.stages for x in walk(*values_of(s)) if isinstance(x, Load)]
+    orders: dict[str, tuple[int, ...]] = {}
+    for load in loads:
+        at = [k for k, i in enumerate(load.index) if axis in _names(i)]
+        stride = stride_along(Access(load.buffer, load.index), axis)
+        is_known = buffers.is_constant(load.buffer) and load.buffer.name not in buffers.views
+        if is_known and len(at) == 1 and is_static(stride) and stride > 1:
+            orders[load.buffer.name] = (*(k for k in range(len(load.index)) if k != at[0]), at[0])
+    laid = {name: _laid_constant(buffers, name, order) for name, order in orders.items()}
+    permuted = _permuted(kernel, orders)
+    return replace_buffers(permuted, laid) if laid else kernel
+
+
+def _laid_constant(buffers: Buffers, name: str, order: tuple[int, ...]) -> Buffer:
+    array = np.ascontiguousarray(buffers.constants[name].transpose(order))
+    array.flags.writeable = False
+    old = buffers.by_name[name]
+    made = Buffer(f"{name}_laid{len(buffers.scratch)}", old.type.with_shape(array.shape))
+    return buffers.add(made, array)

@@ -17,7 +17,7 @@ from planish.schedule.contraction import schedule_contraction
 from planish.schedule.control import ControlLowering
 from planish.schedule.fuse import Fused, fuse
 from planish.schedule.kernel import Axis, Buffer, Kernel, Load, Stage, Store
-from planish.schedule.layout import assign_layouts
+from planish.schedule.layout import assign_layouts, in_memory_order
 from planish.schedule.machine import Machine
 from planish.schedule.prepare import prepare
 from planish.schedule.program import CONTROL, CheckStep, Launch, Step, every_step
@@ -33,7 +33,7 @@ def schedule_kernel(kernel: Kernel, machine: Machine, hint: dict[str, int], buff
     tiled: list[Kernel] | None = None
     if "register_tile" not in disable:
         tiled = schedule_contraction(kernel, machine, hint, buffers, disable)
-    return tiled or [schedule_loops(kernel, machine, hint)]
+    return tiled or [schedule_loops(in_memory_order(kernel, buffers), machine, hint)]
 
 
 @dataclass

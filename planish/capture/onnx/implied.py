@@ -24,7 +24,8 @@ def implied_range(error: BaseException | None, known: dict[str, Range],
     is none that says more than `known`. Not for symbols in `fresh`, which are not sizes of inputs."""
     sizes = error.sizes if isinstance(error, TypeRuleError) else ()
     for size, other in permutations(sizes, 2):
-        for symbol, low, high, step in (*_bounds(size, other), *_steps(size, other), *_ones(size, other)):
+        for symbol, low, high, step in (*_lows(size, other), *_bounds(size, other), *_steps(size, other),
+                                         *_ones(size, other)):
             limit = symbol.high if is_static(symbol.high) else None
             before = known.get(symbol.name, (symbol.low, limit, 1))
             wanted = max(low, before[0]), high if high is not None else before[1], max(step, before[2])
@@ -45,6 +46,15 @@ def _bounds(size: Dim, other: Dim) -> Found:
             narrow = symbol_of(symbol.name, symbol.low, high)
             if substitute(other, {symbol.name: narrow}) == narrow:
                 yield symbol, symbol.low, high, 1
+
+
+def _lows(size: Dim, other: Dim) -> Found:
+    """A minimum or maximum with a number, which a symbol that is no smaller decides."""
+    for symbol in symbols_of(other).values():
+        for low in sorted(extreme_limits(other)):
+            narrow = {symbol.name: symbol_of(symbol.name, low, symbol.high)}
+            if low > symbol.low and substitute(size, narrow) == substitute(other, narrow):
+                yield symbol, low, None, 1
 
 
 def _steps(size: Dim, other: Dim) -> Found:

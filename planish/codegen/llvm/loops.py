@@ -34,6 +34,7 @@ from planish.schedule.steps import streamed
 from planish.types import Dim, is_static
 
 Body = Callable[[int], None]
+NARROW = 8  # lanes of the vectors that take what is left of longer ones
 LINE = 64  # elements: a thread's part of a vector axis begins on a cache line, whatever the dtype
 
 
@@ -164,19 +165,23 @@ class LoopWriter:
         self.e.scope = outside
 
     def axis_loop(self, axis: Axis, start: Value, stop: Value, body: Body) -> None:
-        """A shared axis by vectors, then what is left by single points."""
+        """A shared axis by vectors, what is left of long ones by short ones, then by single points. `start`
+        is a number of whole vectors, and so is `stop` unless it is the end."""
         b = self.b
-        whole = is_static(axis.extent) and axis.extent % axis.lanes == 0
-        middle = stop
-        if not whole:
-            middle = b.bin("sub", stop, b.bin("urem", b.bin("sub", stop, start), b.i64(axis.lanes)))
-        loop = b.loop(start, middle, b.i64(axis.lanes), hint="vector")
-        self.within({axis.name: loop.index}, lambda: body(axis.lanes), axis.name, axis.lanes)
-        loop.end()
-        if not whole:
-            loop = b.loop(middle, stop, b.i64(1), hint="rest")
-            self.within({axis.name: loop.index}, lambda: body(1))
-            loop.end()
+        widths = [axis.lanes, *[NARROW] * (axis.lanes > NARROW and axis.lanes % NARROW == 0), 1]
+        left = axis.extent if is_static(axis.extent) else None
+        for width in widths:
+            if left == 0:
+                return
+            middle = stop
+            if left is None or left % width:
+                middle = b.bin("sub", stop, b.bin("urem", b.bin("sub", stop, start), b.i64(width)))
+            if left is None or left >= width:
+                loop = b.loop(start, middle, b.i64(width), hint="vector" if width > 1 else "rest")
+                inside = (axis.name, width) if width > 1 else ("", 1)
+                self.within({axis.name: loop.index}, lambda: body(width), *inside)  # noqa: B023
+                loop.end()
+            start, left = middle, None if left is None else left % width
 
     # --- one point of the shared axes: the stages in order
 

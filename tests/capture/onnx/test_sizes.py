@@ -309,6 +309,18 @@ def test_a_factor_that_must_be_one_bounds_its_size() -> None:
         run(graph, {"x": np.ones((2, 1, 8, 5), np.float32)})
 
 
+def test_a_first_element_bounds_its_size_from_below() -> None:
+    """What torch writes for x - cat(x[:, :1], x[:, :-1]): as long as x where x has an element."""
+    model = capture([node("Slice", ["x", "zero", "one", "one"], ["a"]),
+                     node("Slice", ["x", "zero", "minus", "one"], ["b"]),
+                     node("Concat", ["a", "b"], ["c"], axis=1), node("Sub", ["x", "c"], ["y"])],
+                    {"x": (np.float32, ("n", "s"))}, zero=[0], one=[1], minus=[-1])
+    graph = check_at(model, (2, 1), (3, 7))
+    assert shape_of(graph) == "f32[n, s]"
+    with pytest.raises(ShapeError, match="s is to be"):
+        run(graph, {"x": np.ones((2, 0), np.float32)})
+
+
 @pytest.mark.parametrize("unnamed", ["?", "-1", "*", -1])
 def test_sizes_that_have_no_name(unnamed: Any) -> None:
     """What exporters write for "any": two of them are two sizes."""
