@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from planish.ops.record import Sample
-from planish.ops.rules import ANY, define, filled_like, no_slope, ops, require, require_axis, widened
+from planish.ops.rules import ANY, define, filled_like, known, no_slope, ops, require, require_axis, widened
 from planish.ops.samples import random_array, strided, with_specials
-from planish.types import INT64, DType, TensorType, bounds
+from planish.types import INT64, Dim, DType, TensorType, bounds
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class TopKAttributes:
     """The `k` largest (or smallest), in order; of equal elements, those of lower index."""
 
     axis: int
-    k: int
+    k: Dim
     largest: bool = True
 
 
@@ -57,15 +57,16 @@ def _argsort_rule(attributes: SortAttributes, x: TensorType) -> TensorType:
 def _top_k_rule(attributes: TopKAttributes, x: TensorType) -> tuple[TensorType, TensorType]:
     axis, k = attributes.axis, attributes.k
     require_axis(axis, x.rank)
-    high = bounds(x.shape[axis])[1]
-    require(k >= 0 and (high is None or k <= high),
+    most, least = bounds(x.shape[axis] - k)[1], bounds(k)[1]
+    require((most is None or most >= 0) and (least is None or least >= 0),
             f"k {k} is not between 0 and {x.shape[axis]}, the size of axis {axis}")
     values = x.with_shape((*x.shape[:axis], k, *x.shape[axis + 1:]))
     return values, values.with_dtype(INT64)
 
 
 def _top_k(a: TopKAttributes, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    order = np.take(order_of(x, a.axis, a.largest), range(a.k), a.axis).astype(np.int64, copy=False)
+    first = np.arange(*known((a.k,)))
+    order = np.take(order_of(x, a.axis, a.largest), first, a.axis).astype(np.int64, copy=False)
     return np.take_along_axis(x, order, a.axis), order
 
 

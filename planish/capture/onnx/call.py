@@ -95,25 +95,27 @@ class Call:
         return tuple(dims_of(elements).flat)
 
     def sizes_at_run_time(self, i: int, what: str, most: Dim = LONGEST) -> tuple[Dim, ...]:
-        """As `sizes`, all of them 0 or more; those that depend on inputs' values are fresh symbols. Raises
-        NeedsValue where it is not known how many there are."""
+        """As `sizes`, all of them from 0 to `most`; those that depend on inputs' values are fresh symbols.
+        Raises NeedsValue where it is not known how many there are."""
         elements = self.known_sizes(i, what)
-        return self.said("sizes", (i,), [most] * self.count(i, what)) if elements is None else elements
+        if elements is not None:
+            return elements
+        return self.said("sizes", [self[i]], [most] * self.count(i, what), limit=most)
 
-    def said(self, function: str, operands: Sequence[int], most: Sequence[Dim],
+    def said(self, function: str, nodes: Sequence[Node], most: Sequence[Dim],
              **parameters: Any) -> tuple[Dim, ...]:
-        """Sizes that a host function says of operands, as fresh symbols."""
-        return self.fresh_sizes(operands).sizes(function, [self[i] for i in operands], most, **parameters)
+        """Sizes that a host function says of nodes, as fresh symbols; each is at most what `most` says."""
+        return self._fresh(nodes).sizes(function, nodes, most, **parameters)
 
-    def moved(self, function: str, operands: Sequence[int], rank: int, **parameters: Any) -> Node:
-        """Operand 0 as a host function lays it out, by the values of the others."""
-        nodes = [self[i] for i in operands]
-        return self.fresh_sizes(operands).moved(function, nodes, nodes[0].dtype, rank, **parameters)
+    def moved(self, function: str, nodes: Sequence[Node], rank: int, **parameters: Any) -> Node:
+        """The first of the nodes as a host function lays it out, by the values of the others."""
+        return self._fresh(nodes).moved(function, nodes, nodes[0].dtype, rank, **parameters)
 
-    def fresh_sizes(self, operands: Sequence[int]) -> FreshSizes:
-        """What makes sizes of operands. Raises NeedsValue where there can be none."""
+    def _fresh(self, nodes: Sequence[Node]) -> FreshSizes:
         if self.fresh is None or self.is_body:
-            self.needs_value(operands[-1], "its value")
+            inputs, sizes = dependencies(nodes, (), None)
+            raise NeedsValue(f"{self.where}: a size that depends on the values of inputs, in the body of a "
+                             "loop or branch: give them as constants", inputs, sizes)
         return self.fresh
 
     def fresh_size(self) -> Dim:
@@ -130,7 +132,7 @@ class Call:
         return tuple(get_item(node, i) for i in range(len(results)))
 
     def _fresh_sizes(self) -> FreshSizes:
-        if self.fresh is None:
+        if self.fresh is None or self.is_body:
             self.refuse("it runs in Python, which the body of a loop or a branch that the run takes can't")
         return self.fresh
 

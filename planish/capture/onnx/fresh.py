@@ -32,6 +32,7 @@ class FreshSizes:
         self.equal = dict(equal or {})
         self.taken: set[str] = set()
         self.order: list[str] = []
+        self.said: dict[tuple, tuple[Dim, ...]] = {}
 
     def symbol(self, most: Dim = LONGEST) -> Dim:
         """A new size between 0 and the most that `most` can be."""
@@ -53,11 +54,12 @@ class FreshSizes:
     def sizes(self, function: str, operands: Sequence[Node], most: Sequence[Dim],
               **parameters: Any) -> tuple[Dim, ...]:
         """As many sizes as `most` has bounds, by a host function that says them."""
-        if not most:
-            return ()
-        dims = tuple(self.symbol(m) for m in most)
-        self.call(function, operands, tuple(map(stated_type, dims)), **parameters)
-        return dims
+        key = (function, *operands, *parameters.items())
+        if key not in self.said:
+            self.said[key] = dims = tuple(self.symbol(m) for m in most)
+            if dims:
+                self.call(function, operands, tuple(map(stated_type, dims)), **parameters)
+        return self.said[key]
 
     def moved(self, function: str, operands: Sequence[Node], dtype: DType, rank: int,
               **parameters: Any) -> Node:
@@ -68,13 +70,14 @@ class FreshSizes:
     def implied_equal(self, error: BaseException | None) -> tuple[str, Dim] | None:
         """(fresh symbol, size) if the sizes that an operator found to differ agree when the symbol is that
         size. Of two fresh symbols, the later one is the earlier."""
-        sizes = error.sizes if isinstance(error, TypeRuleError) else ()
+        sizes = list(dict.fromkeys(error.sizes)) if isinstance(error, TypeRuleError) else []
+        sizes = [d for d in sizes if d != 1] if len(sizes) > 2 else sizes  # beside others, 1 is broadcast
         rank = {name: i for i, name in enumerate(self.order)}
         for size in sorted(sizes, key=lambda d: -rank.get(str(d), -1)):
             name = str(size)
             for other in sizes:
                 later = any(rank.get(s, -1) >= rank.get(name, -1) for s in symbols_of(other))
-                if name in rank and other != size and other != 1 and not later:
+                if name in rank and other != size and not later:
                     return name, other
         return None
 

@@ -40,12 +40,12 @@ def scatter_nd(call: Call) -> Node:
 @translates("OneHot")
 def one_hot(call: Call) -> Node:
     """off everywhere, on at the index; indices out of [-depth, depth) give rows of off."""
-    depth = call.integer(1, "depth")
+    (depth,) = call.sizes_at_run_time(1, "depth")
     rank = call.rank() + 1
     axis = call.axis(default=-1, rank=rank)
     indices = cast(call[0], INT64)
     shape = (*indices.shape[:axis], 1, *indices.shape[axis:])
-    wrapped = ops.select(ops.lt(indices, number(0, INT64)), indices + depth, indices)
+    wrapped = ops.select(ops.lt(indices, number(0, INT64)), indices + size_node(depth, INT64), indices)
     place = make_source(
         "iota", shape=tuple(depth if i == axis else 1 for i in range(rank)), axis=axis, dtype=INT64
     )

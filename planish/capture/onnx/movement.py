@@ -1,7 +1,7 @@
 """Operators that move elements, or make tensors of sizes: Reshape, Slice, Concat, Pad, Shape, Range..."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from planish.capture.onnx.sizes import (
     computed,
     known,
     make_source,
+    size_node,
     sizes_value,
 )
 from planish.capture.onnx.symbols import LONGEST
+from planish.errors import TypeRuleError
 from planish.ir import Node, constant
 from planish.ops.rules import ops
 from planish.types import INT64, Dim, Shape, broadcast_shapes, element_count, is_static
@@ -46,7 +48,7 @@ def reshape(call: Call) -> Node:
     elements = call.known_sizes(1, "shape")
     if elements is None:
         copies = not call.flag("allowzero")
-        return call.moved("reshape", (0, 1), call.count(1, "shape"), copy_zero=copies)
+        return call.moved("reshape", [call[0], call[1]], call.count(1, "shape"), copy_zero=copies)
     wanted = list(elements)
     if not call.flag("allowzero"):
         if any(d == 0 for d in wanted[call.rank():]):
@@ -81,16 +83,20 @@ def flatten(call: Call) -> Node:
 
 @translates("Squeeze")
 def squeeze(call: Call) -> Node:
+    if call.has(1) and call.known_sizes(1, "axes") is None:
+        return call.moved("squeeze", [call[0], call[1]], call.rank() - call.count(1, "axes"))
     given = call.axes(1)
     axes = [i for i, d in enumerate(call.shape()) if d == 1] if given is None else given
     for axis in axes:
-        if call.shape()[axis] != 1:
-            call.invalid(f"axis {axis} of shape {call.shape()} is not of size 1")
+        if (size := call.shape()[axis]) != 1:
+            raise TypeRuleError(f"axis {axis} of shape {call.shape()} is not of size 1", sizes=(size, 1))
     return reshaped(call[0], [d for i, d in enumerate(call.shape()) if i not in axes])
 
 
 @translates("Unsqueeze")
 def unsqueeze(call: Call) -> Node:
+    if call.has(1) and call.known_sizes(1, "axes") is None:
+        return call.moved("unsqueeze", [call[0], call[1]], call.rank() + call.count(1, "axes"))
     count = len(call.integers(1, "axes") if call.has(1) else call.attribute("axes", ()))
     rank = call.rank() + count
     axes = call.axes(1, rank) or ()
@@ -112,8 +118,18 @@ def transpose(call: Call) -> Node:
 def expand(call: Call) -> Node:
     wanted = call.known_sizes(1, "shape")
     if wanted is None:
-        return call.moved("expand", (0, 1), max(call.rank(), call.count(1, "shape")))
+        return _expanded_at_run_time(call)
     return broadcast(call[0], broadcast_shapes(call.shape(), wanted))
+
+
+def _expanded_at_run_time(call: Call) -> Node:
+    """Where no size of the operand is open, a broadcast to the sizes that a host function says."""
+    x, count = call[0], call.count(1, "shape")
+    if all(map(is_static, x.shape)):
+        sizes = call.said("expanded_sizes", [call[1]], [LONGEST] * max(x.ndim, count), shape=x.shape)
+        padded = (1,) * (len(sizes) - x.ndim) + x.shape
+        return broadcast(x, [d if n == 1 else n for d, n in zip(sizes, padded)])
+    return call.moved("expand", [x, call[1]], max(x.ndim, count))
 
 
 def broadcast(x: Node, shape: Sequence[Dim]) -> Node:
@@ -178,10 +194,29 @@ def slice_by_attributes(call: Call) -> Node:
 
 @translates("Slice", since=10)
 def slice_(call: Call) -> Node:
-    starts, ends = call.sizes(1, "starts"), call.sizes(2, "ends")
-    axes = call.axes(3) or tuple(range(len(starts)))
-    steps = call.integers(4, "steps") if call.has(4) else [1] * len(starts)
-    return _sliced(call, axes, starts, ends, steps)
+    known_there = [not call.has(i) or call.known_sizes(i, "bounds") is not None for i in (1, 2, 3, 4)]
+    count = call.count(1, "starts")
+    if not all(known_there[2:]):
+        axes_node = call[3] if call.has(3) else constant(np.arange(count))
+        steps_node = call[4] if call.has(4) else constant(np.ones(count, np.int64))
+        return call.moved("slice", [call[0], call[1], call[2], axes_node, steps_node], call.rank())
+    axes = call.axes(3) or tuple(range(count))
+    steps = call.integers(4, "steps") if call.has(4) else [1] * count
+    if all(known_there):
+        return _sliced(call, axes, call.sizes(1, "starts"), call.sizes(2, "ends"), steps)
+    return _sliced_at_run_time(call, axes, steps)
+
+
+def _sliced_at_run_time(call: Call, axes: Sequence[int], steps: Sequence[int]) -> Node:
+    """By first elements and lengths that a host function says, counted in the direction of each step."""
+    x = call[0]
+    sizes = [x.shape[a] for a in axes]
+    said = call.said("slice_spans", [call[1], call[2]], [d for n in sizes for d in (n, n)],
+                     sizes=tuple(sizes), steps=tuple(steps))
+    for axis, step, first, length in zip(axes, steps, said[::2], said[1::2], strict=True):
+        x = x if step > 0 else ops.reverse(x, axes=(axis,))
+        x = sliced(sliced(x, axis, first, first + length), axis, 0, length, abs(step))
+    return x
 
 
 def _sliced(
@@ -235,12 +270,21 @@ def _within(count: Dim, size: Dim) -> Dim:
 def split(call: Call) -> list[Node]:
     axis = call.axis()
     whole, count = call.shape()[axis], len(call.outputs)
-    given = call.sizes(1, "split") if call.has(1) else call.attribute("split")
+    given = _split_sizes(call, whole) if call.has(1) else call.attribute("split")
     parts = _even_parts(call, whole, call.attribute("num_outputs", count)) if given is None else given
     if len(parts) != count or sum(parts) != whole:
         call.invalid(f"parts {tuple(parts)} of {whole} elements for {count} outputs")
     ends = np.cumsum(np.array([0, *parts], dtype=object))
     return [sliced(call[0], axis, start, stop) for start, stop in zip(ends, ends[1:])]
+
+
+def _split_sizes(call: Call, whole: Dim) -> Sequence[Dim]:
+    """Sizes that depend on values are taken to fill the whole, which the host function checks."""
+    elements = call.known_sizes(1, "split")
+    if elements is not None:
+        return elements
+    first = call.said("split_sizes", [call[1]], [whole] * (call.count(1, "split") - 1), whole=whole)
+    return [*first, whole - sum(first)]
 
 
 def _even_parts(call: Call, whole: Dim, count: int) -> list[Dim]:
@@ -262,18 +306,37 @@ def pad_by_attributes(call: Call) -> Node:
 
 @translates("Pad", since=11)
 def pad(call: Call) -> Node:
-    axes = call.axes(3) or tuple(range(call.rank()))
-    fill = call[2] if call.has(2) else number(0, call.dtype(0))
-    return _padded(call, axes, call.sizes(1, "pads"), ops.reshape(fill, shape=()))
+    fill = ops.reshape(call[2] if call.has(2) else number(0, call.dtype(0)), shape=())
+    pads = call.known_sizes(1, "pads")
+    if pads is None or (call.has(3) and call.known_sizes(3, "axes") is None):
+        return _padded_at_run_time(call, fill)
+    return _padded(call, call.axes(3) or tuple(range(call.rank())), pads, fill)
+
+
+def _padded_at_run_time(call: Call, fill: Node) -> Node:
+    """By what a host function says of each axis: where what is kept begins, how much that is, and how much
+    comes before and after it."""
+    x = call[0]
+    axes = call[3] if call.has(3) else constant(np.arange(x.ndim))
+    most = [d for n in x.shape for d in (n, n, LONGEST, LONGEST)]
+    said = call.said("pad_spans", [call[1], axes], most, sizes=x.shape)
+    for axis, first, length in zip(range(x.ndim), said[::4], said[1::4], strict=True):
+        x = sliced(x, axis, first, first + length)
+    return _grown(call, x, range(x.ndim), said[2::4], said[3::4], fill)
 
 
 def _padded(call: Call, axes: Sequence[int], pads: Sequence[Dim], fill: Node) -> Node:
     low, high = list(pads[:len(axes)]), list(pads[len(axes):])
-    mode = call.attribute("mode", "constant")
     x = call[0]
     for axis, before, after in zip(axes, low, high, strict=True):
         x = _cropped(x, axis, before, after)
     low, high = ([d if is_nonnegative(d) else 0 for d in part] for part in (low, high))
+    return _grown(call, x, axes, low, high, fill)
+
+
+def _grown(call: Call, x: Node, axes: Sequence[int], low: Sequence[Dim], high: Sequence[Dim],
+           fill: Node) -> Node:
+    mode = call.attribute("mode", "constant")
     if mode == "constant":
         return constant_pad(x, dict(zip(axes, zip(low, high))), fill)
     for axis, before, after in zip(axes, low, high):
@@ -303,21 +366,31 @@ def _require_computable(call: Call, count: int) -> None:
         )
 
 
-_NUMPY_MODES = ("reflect", "edge", "wrap")
-
-
 def _mirrored(call: Call, x: Node, axis: int, before: Dim, after: Dim, mode: str) -> Node:
     """Padding by the tensor's own elements: their indices are those NumPy's pad of the same mode gives."""
-    if mode not in _NUMPY_MODES:
-        call.invalid(f"mode {mode!r} is not one of constant, {', '.join(_NUMPY_MODES)}")
+    if mode not in _MIRRORS:
+        call.invalid(f"mode {mode!r} is not one of constant, {', '.join(_MIRRORS)}")
     size = x.shape[axis]
-    if not (isinstance(size, int) and isinstance(before, int) and isinstance(after, int)):
-        call.needs_size(f"mode {mode!r} on the size {size}", size, before, after)
-    if before == after == 0:
+    if size == 0:
+        call.invalid(f"mode {mode!r} on axis {axis}, which is empty")
+    if is_static(before) and is_static(after) and before == after == 0:
         return x
-    _require_computable(call, size + before + after)
-    indices = np.pad(np.arange(size), (before, after), mode)  # type: ignore[call-overload]
-    return ops.take(x, constant(indices.astype(np.int64)), axis=axis)
+    at = make_source("iota", shape=(size + before + after,), axis=0, dtype=INT64) - size_node(before, INT64)
+    return ops.take(x, _MIRRORS[mode](at, size), axis=axis)
+
+
+def _reflected(at: Node, size: Dim) -> Node:
+    """Back and forth: with period 2 (size - 1)."""
+    period = size_node(maximum(2 * size - 2, 1), INT64)
+    place = ops.mod(at, period)
+    return ops.minimum(place, period - place)
+
+
+_MIRRORS: dict[str, Callable[[Node, Dim], Node]] = {
+    "reflect": _reflected,
+    "edge": lambda at, size: ops.maximum(ops.minimum(at, size_node(size - 1, INT64)), 0),
+    "wrap": lambda at, size: ops.mod(at, size_node(size, INT64)),
+}
 
 
 # --- tensors made of sizes
@@ -391,6 +464,6 @@ def _range_of_sizes(call: Call) -> Node:
 
 
 def _range_at_run_time(call: Call) -> Node:
-    length = call.said("range_length", (0, 1, 2), [LONGEST])
+    length = call.said("range_length", call.nodes(), [LONGEST])
     start, delta = (ops.reshape(call[i], shape=()) for i in (0, 2))
     return cast(make_source("iota", shape=length, axis=0, dtype=INT64), start.dtype) * delta + start

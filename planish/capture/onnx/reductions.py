@@ -109,8 +109,9 @@ translates("ArgMin")(_arg("argmin"))
 
 @translates("TopK")
 def top_k(call: Call) -> tuple[Node, ...]:
-    k = call.integer(1, "k")
-    return ops.top_k(call[0], axis=call.axis(default=-1), k=k, largest=call.flag("largest", True))
+    axis = call.axis(default=-1)
+    (k,) = call.sizes_at_run_time(1, "k", most=call.shape()[axis])
+    return ops.top_k(call[0], axis=axis, k=k, largest=call.flag("largest", True))
 
 
 @translates("Hardmax", since=13)

@@ -262,8 +262,8 @@ class Translator:
 
     def _blame_fresh(self, call: Call, error: TypeRuleError) -> None:
         """Raises NeedsValue where types do not fit whose sizes depend on values."""
-        shapes = [d for v in call.operands if isinstance(v, Node) for d in v.shape]
-        fresh = [d for d in shapes if not symbols_of(d).keys().isdisjoint(self.fresh.order)]
+        sizes = error.sizes or [d for v in call.operands if isinstance(v, Node) for d in v.shape]
+        fresh = [d for d in sizes if not symbols_of(d).keys().isdisjoint(self.fresh.order)]
         if fresh:
             inputs, sizes = dependencies((), fresh, self.fresh)
             raise NeedsValue(f"{call.where}: {error}; these sizes depend on values of {', '.join(inputs)}: "
