@@ -1,108 +1,164 @@
-"""Resize and Upsample: separable, so one matrix per axis (for mode nearest, one index vector), as constants.
+"""Resize and Upsample: one axis after another, each result a weighted sum of a few elements along it.
 
 Coordinates, filters and border rules are those of the ONNX operator specification; cubic is Keys 1981 with
-coefficient `cubic_coeff_a`; antialias stretches the filter by the scale when an axis shrinks.
+coefficient `cubic_coeff_a`; antialias stretches the filter by the scale when an axis shrinks. Places and
+weights are formulas on nodes in float64: constants where the sizes are known, else computed at each call.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from math import floor
 
 from planish.capture.onnx.call import Call, translates
-from planish.capture.onnx.movement import reshaped
+from planish.capture.onnx.movement import reshaped, sliced
 from planish.capture.onnx.pointwise import cast, number
+from planish.capture.onnx.sizes import computed, make_source, size_node
 from planish.ir import Node, constant
 from planish.ops.rules import ops
-from planish.types import FLOAT32, Dim, is_static
+from planish.types import FLOAT32, FLOAT64, INT64, Dim, is_static
+
+WRITTEN_OUT = 4  # taps up to which their sum is written out
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis to resize from `size` to `wanted`, Dims: `scale` is the model's, `region` (start, end) that of
-    tf_crop_and_resize."""
+    """One axis to resize. `scale` is the model's (None: wanted / size, not known), `region` the start and end
+    of tf_crop_and_resize, float64 scalars."""
 
     number: int
-    size: Any
-    wanted: Any
-    scale: float
-    region: tuple[float, float]
+    size: Dim
+    wanted: Dim
+    scale: float | None
+    region: tuple[Node, Node]
 
-    def coordinates(self, mode: str) -> np.ndarray:
-        """Where each result lies on the operand's axis.
+    @property
+    def ratio(self) -> Node:
+        if self.scale is not None:
+            return number(self.scale, FLOAT64)
+        return size_node(self.wanted, FLOAT64) / size_node(self.size, FLOAT64)
 
-        Raises KeyError for a mode that is not one of the table.
-        """
-        return _COORDINATES[mode](self, np.arange(self.wanted, dtype=np.float64))
+    @property
+    def length(self) -> Node:
+        return size_node(self.size, FLOAT64)
 
-
-def _align_corners(a: Axis, i: np.ndarray) -> np.ndarray:
-    length = a.scale * a.size
-    return i * 0 if length == 1 else i * (a.size - 1) / (length - 1)
-
-
-def _half_pixel(a: Axis, i: np.ndarray) -> np.ndarray:
-    return (i + 0.5) / a.scale - 0.5
+    def if_one_wanted(self, then: Node, otherwise: Node) -> Node:
+        return ops.select(ops.eq(size_node(self.wanted, INT64), number(1, INT64)), then, otherwise)
 
 
-def _symmetric(a: Axis, i: np.ndarray) -> np.ndarray:
-    return a.size / 2 * (1 - a.wanted / (a.scale * a.size)) + _half_pixel(a, i)
+# --- where each result lies on the operand's axis
+
+def _align_corners(a: Axis, i: Node) -> Node:
+    last = a.ratio * a.length - 1
+    one = ops.eq(last, number(0, FLOAT64))
+    return ops.select(one, i * 0, i * (a.length - 1) / ops.select(one, number(1, FLOAT64), last))
 
 
-def _crop(a: Axis, i: np.ndarray) -> np.ndarray:
-    (start, end), last = a.region, a.size - 1
-    step = (end - start) * last / (2 if a.wanted == 1 else a.wanted - 1)
-    return start * last + (i + 1 if a.wanted == 1 else i) * step
+def _half_pixel(a: Axis, i: Node) -> Node:
+    return (i + 0.5) / a.ratio - 0.5
 
 
-_COORDINATES: dict[str, Callable[[Axis, np.ndarray], np.ndarray]] = {
+def _symmetric(a: Axis, i: Node) -> Node:
+    adjustment = size_node(a.wanted, FLOAT64) / (a.ratio * a.length)
+    return a.length / 2 * (1 - adjustment) + _half_pixel(a, i)
+
+
+def _crop(a: Axis, i: Node) -> Node:
+    (start, end), last = a.region, a.length - 1
+    steps = size_node(a.wanted, FLOAT64) - 1
+    alone = (start + end) * last / 2
+    between = start * last + i * ((end - start) * last / ops.maximum(steps, number(1, FLOAT64)))
+    return a.if_one_wanted(alone + i, between)
+
+
+_COORDINATES: dict[str, Callable[[Axis, Node], Node]] = {
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _symmetric,
-    "pytorch_half_pixel": lambda a, i: i - 0.5 if a.wanted == 1 else _half_pixel(a, i),
+    "pytorch_half_pixel": lambda a, i: a.if_one_wanted(i - 0.5, _half_pixel(a, i)),
     "align_corners": _align_corners,
-    "asymmetric": lambda a, i: i / a.scale,
-    "tf_half_pixel_for_nn": lambda a, i: (i + 0.5) / a.scale,
+    "asymmetric": lambda a, i: i / a.ratio,
+    "tf_half_pixel_for_nn": lambda a, i: (i + 0.5) / a.ratio,
     "tf_crop_and_resize": _crop,
 }
-_ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "round_prefer_floor": lambda x: np.ceil(x - 0.5), "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-    "floor": np.floor, "ceil": np.ceil,
+_ROUNDINGS: dict[str, Callable[[Node], Node]] = {
+    "round_prefer_floor": lambda x: ops.ceil(x - 0.5), "round_prefer_ceil": lambda x: ops.floor(x + 0.5),
+    "floor": ops.floor, "ceil": ops.ceil,
 }
 
 
-def _linear(x: np.ndarray, a: float) -> np.ndarray:
-    return np.clip(1 - np.abs(x), 0, 1)
+# --- filters, and how far they reach
+
+def _linear(x: Node, a: float) -> Node:
+    return ops.maximum(1 - ops.abs(x), number(0, FLOAT64))
 
 
-def _cubic(x: np.ndarray, a: float) -> np.ndarray:
-    x = np.abs(x)
-    near = (a + 2) * x**3 - (a + 3) * x**2 + 1
-    far = a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a
-    return np.where(x <= 1, near, np.where(x < 2, far, 0))
+def _cubic(x: Node, a: float) -> Node:
+    x = ops.abs(x)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    outer = ops.select(ops.lt(x, number(2, FLOAT64)), far, number(0, FLOAT64))
+    return ops.select(ops.le(x, number(1, FLOAT64)), near, outer)
 
 
-_FILTERS = {"linear": (_linear, 1), "cubic": (_cubic, 2)}  # and how far they reach
+_FILTERS = {"linear": (_linear, 1), "cubic": (_cubic, 2)}
 
 
-def _matrix(call: Call, axis: Axis, mode: str, x: np.ndarray) -> np.ndarray:
-    """[wanted, size]: the weight of each element in each result. Beyond an end, the element there counts."""
+# --- one axis
+
+def settled(x: Node) -> Node:
+    """A constant where the value follows from constants."""
+    array = computed(x)
+    return x if array is None else constant(array)
+
+
+def _taps(call: Call, axis: Axis, mode: str, x: Node) -> tuple[Node, Node]:
+    """Indices and weights of the elements that each result is a sum of: int64 and float64 [wanted, taps].
+
+    Beyond an end, the element there counts.
+    """
     weigh, reach = _FILTERS[mode]
-    shrink = min(axis.scale, 1.0) if call.flag("antialias") else 1.0
-    first = np.floor(-reach / shrink) + 1
-    taps = np.arange(first, 2 - first)
-    base = np.ceil(x) - 1  # the neighbour on the left: an offset in (0, 1] follows
-    weights = weigh((taps - (x - base)[:, None]) * shrink, call.attribute("cubic_coeff_a", -0.75))
-    places = base[:, None] + taps
+    shrink = 1.0
+    if call.flag("antialias"):
+        if axis.scale is None:
+            call.needs_size(f"antialias from size {axis.size} to {axis.wanted}", axis.size, axis.wanted)
+        shrink = min(axis.scale, 1.0)
+    first = floor(-reach / shrink) + 1
+    shape = (axis.wanted, 2 - 2 * first)
+    steps = make_source("iota", shape=shape, axis=1, dtype=FLOAT64) + float(first)
+    at = reshaped(x, (axis.wanted, 1))
+    base = ops.ceil(at) - 1  # the neighbour on the left: an offset in (0, 1] follows
+    weights = weigh((steps - (at - base)) * shrink, call.attribute("cubic_coeff_a", -0.75))
+    places, last = base + steps, axis.length - 1
     if call.flag("exclude_outside"):
-        weights = np.where((places < 0) | (places >= axis.size), 0, weights)
+        weights = ops.select(_outside(places, last), number(0, FLOAT64), weights)
     if shrink < 1 or call.flag("exclude_outside"):
-        weights = weights / weights.sum(axis=1, keepdims=True)
-    matrix = np.zeros((axis.wanted, axis.size))
-    rows = np.broadcast_to(np.arange(axis.wanted)[:, None], places.shape)
-    np.add.at(matrix, (rows, np.clip(places, 0, axis.size - 1).astype(int)), weights)
-    return matrix
+        weights = weights / ops.reduce_sum(weights, axes=(1,), keepdims=True)
+    return settled(_index(places, last)), settled(weights)
+
+
+def _outside(places: Node, last: Node) -> Node:
+    return ops.bitwise_or(ops.lt(places, number(0, FLOAT64)), ops.gt(places, last))
+
+
+def _index(places: Node, last: Node) -> Node:
+    return cast(ops.minimum(ops.maximum(places, number(0, FLOAT64)), last), INT64)
+
+
+def _weighted(x: Node, axis: int, index: Node, weights: Node) -> Node:
+    """x, a float, at [wanted, taps] indices along an axis, times the weights, summed over the taps."""
+    weights = settled(cast(weights, x.dtype))
+    wanted, taps = index.shape
+    behind = [1] * (x.ndim - 1 - axis)
+    if not is_static(taps) or taps > WRITTEN_OUT:
+        values = ops.take(x, index, axis=axis) * reshaped(weights, (wanted, taps, *behind))
+        return ops.reduce_sum(values, axes=(axis + 1,))
+    total: Node | None = None
+    for tap in range(taps):
+        at, weight = (settled(reshaped(sliced(n, 1, tap, tap + 1), (wanted,))) for n in (index, weights))
+        part = ops.take(x, at, axis=axis) * reshaped(weight, (wanted, *behind))
+        total = part if total is None else total + part
+    assert total is not None
+    return total
 
 
 # Coordinates and roundings under which result i of nearest is element i // scale, for scales that are whole
@@ -119,32 +175,23 @@ def _repeated(x: Node, axis: int, times: int) -> Node:
 
 
 def _resize_axis(call: Call, x: Node, axis: Axis, mode: str, coordinates: str, rounding: str) -> Node:
-    if coordinates not in _COORDINATES or rounding not in _ROUNDINGS or mode not in (*_FILTERS, "nearest"):
-        call.invalid(
-            f"mode {mode!r}, coordinates {coordinates!r}, rounding {rounding!r}: there is no such way"
-        )
-    where = axis.coordinates(coordinates)
+    whole = axis.scale is not None and axis.scale.is_integer() and axis.scale >= 1
+    if mode == "nearest" and whole and (coordinates, rounding) in _WHOLE:
+        return _repeated(x, axis.number, int(axis.scale or 1))
+    if is_static(axis.size) and axis.size == 0:
+        call.refuse(f"axis {axis.number} is empty")
+    counter = make_source("iota", shape=(axis.wanted,), axis=0, dtype=FLOAT64)
+    where = settled(_COORDINATES[coordinates](axis, counter))
     if mode == "nearest":
-        index = np.clip(_ROUNDINGS[rounding](where), 0, axis.size - 1).astype(np.int64)
-        result = ops.take(x, constant(index), axis=axis.number)
+        index = settled(_index(_ROUNDINGS[rounding](where), axis.length - 1))
+        result = ops.take(x, index, axis=axis.number)
     else:
-        result = _along(x, _matrix(call, axis, mode, where), axis.number)
+        result = _weighted(x, axis.number, *_taps(call, axis, mode, where))
     if coordinates != "tf_crop_and_resize":
         return result
-    outside = constant(
-        ((where < 0) | (where > axis.size - 1)).reshape([-1, *[1] * (x.ndim - 1 - axis.number)])
-    )
+    behind = [1] * (x.ndim - 1 - axis.number)
+    outside = reshaped(settled(_outside(where, axis.length - 1)), (axis.wanted, *behind))
     return ops.select(outside, number(call.attribute("extrapolation_value", 0.0), x.dtype), result)
-
-
-def _along(x: Node, matrix: np.ndarray, axis: int) -> Node:
-    """x with the matrix applied along one axis, summed in float32 at least and rounded to x's dtype."""
-    wide = x.dtype.accumulator if x.dtype.is_float else FLOAT32
-    product = ops.dot_general(
-        cast(x, wide), constant(matrix.astype(wide.numpy)), lhs_contract=(axis,), rhs_contract=(1,)
-    )
-    order = (*range(axis), x.ndim - 1, *range(axis, x.ndim - 1))
-    return cast(ops.transpose(product, axes=order), x.dtype)
 
 
 # --- the operators
@@ -153,92 +200,87 @@ def _along(x: Node, matrix: np.ndarray, axis: int) -> Node:
 def upsample(call: Call) -> Node:
     """Deprecated since opset 10: scales only, as an attribute and then as operand 1."""
     scales = call.attribute("scales") or call.floats(1, "scales")
-    return _resized(call, _scaled(call, range(call.rank()), scales), "asymmetric", "floor")
+    return _resized(call, _scaled(call, range(call.rank()), scales, None), "asymmetric", "floor")
 
 
 @translates("Resize", since=10)
 def resize_by_scales(call: Call) -> Node:
-    return _resized(call, _scaled(call, range(call.rank()), call.floats(1, "scales")), "asymmetric", "floor")
+    chosen = _scaled(call, range(call.rank()), call.floats(1, "scales"), None)
+    return _resized(call, chosen, "asymmetric", "floor")
 
 
 @translates("Resize", since=11)
 def resize(call: Call) -> Node:
     axes = call.axes(99) or tuple(range(call.rank()))
-    region = call.floats(1, "region") if call.has(1) and call.shape(1) != (0,) else ()
+    coordinates = call.attribute("coordinate_transformation_mode", "half_pixel")
+    region = call[1] if coordinates == "tf_crop_and_resize" else None
     if call.has(2) and call.shape(2) != (0,):
         chosen = _scaled(call, axes, call.floats(2, "scales"), region)
     else:
         chosen = _sized(call, axes, call.sizes(3, "sizes"), region)
-    return _resized(call, chosen, call.attribute("coordinate_transformation_mode", "half_pixel"),
-                    call.attribute("nearest_mode", "round_prefer_floor"))
+    return _resized(call, chosen, coordinates, call.attribute("nearest_mode", "round_prefer_floor"))
 
 
 def _resized(call: Call, axes: list[Axis], coordinates: str, rounding: str) -> Node:
-    x = call[0]
-    mode = {"bilinear": "linear"}.get(call.attribute("mode", "nearest"), call.attribute("mode", "nearest"))
+    """Sums are kept in float32 at least from axis to axis, and rounded once; whole numbers lose the fraction,
+    as ONNX Runtime's do."""
+    x, given = call[0], call.attribute("mode", "nearest")
+    mode = {"bilinear": "linear"}.get(given, given)
+    if coordinates not in _COORDINATES or rounding not in _ROUNDINGS or mode not in (*_FILTERS, "nearest"):
+        call.invalid(
+            f"mode {mode!r}, coordinates {coordinates!r}, rounding {rounding!r}: there is no such way"
+        )
+    wide = x.dtype.accumulator if x.dtype.is_float else FLOAT32
+    result = x if mode == "nearest" else cast(x, wide)
     for axis in axes:
-        untouched = axis.size == axis.wanted and axis.scale == 1 and axis.region == (0, 1)
-        if untouched:
-            continue
-        if mode == "nearest" and (coordinates, rounding) in _WHOLE and axis.scale.is_integer():
-            x = _repeated(x, axis.number, int(axis.scale))
-        else:
-            x = _resize_axis(call, x, _static(call, axis), mode, coordinates, rounding)
-    return x
+        if coordinates == "tf_crop_and_resize" or axis.size != axis.wanted or axis.scale != 1:
+            result = _resize_axis(call, result, axis, mode, coordinates, rounding)
+    return cast(result, x.dtype)
 
 
-def _scaled(call: Call, axes: range | tuple[int, ...], scales: tuple[float, ...],
-            region: tuple[float, ...] = ()) -> list[Axis]:
+def _scaled(call: Call, axes: Sequence[int], scales: tuple[float, ...], region: Node | None) -> list[Axis]:
     chosen = []
     for i, (axis, scale) in enumerate(zip(axes, scales, strict=True)):
-        if scale != 1 or _region(region, i) != (0, 1):
-            size = call.shape()[axis]
-            numerator, denominator = scale.as_integer_ratio()
-            chosen.append(Axis(axis, size, size * numerator // denominator, scale, _region(region, i)))
+        size = call.shape()[axis]
+        numerator, denominator = scale.as_integer_ratio()
+        chosen.append(Axis(axis, size, size * numerator // denominator, scale, _region(region, i)))
     return chosen
 
 
-def _sized(
-    call: Call, axes: tuple[int, ...], sizes: tuple[Dim, ...], region: tuple[float, ...]
-) -> list[Axis]:
+def _sized(call: Call, axes: tuple[int, ...], sizes: tuple[Dim, ...], region: Node | None) -> list[Axis]:
     """keep_aspect_ratio_policy: one scale for all axes, the least or the greatest that the sizes ask for."""
     now = [call.shape()[axis] for axis in axes]
-    ratios = [_ratio(call, axis, n, size) for axis, n, size in zip(axes, sizes, now, strict=True)]
+    ratios = [_ratio(n, size) for n, size in zip(sizes, now, strict=True)]
     policy = call.attribute("keep_aspect_ratio_policy", "stretch")
     if policy != "stretch":
-        scale = min(ratios) if policy == "not_larger" else max(ratios)
+        known = [r for r in ratios if r is not None]
+        if len(known) < len(ratios):
+            call.needs_size("keep_aspect_ratio_policy", *now, *sizes)
+        scale = min(known) if policy == "not_larger" else max(known)
         ratios = [scale] * len(axes)
-        sizes = tuple(int(np.floor(scale * _static_size(call, axis) + 0.5)) for axis in axes)
+        sizes = tuple(floor(scale * _number(call, size) + 0.5) for size in now)
     return [Axis(axis, size, n, ratio, _region(region, i))
             for i, (axis, size, n, ratio) in enumerate(zip(axes, now, sizes, ratios))]
 
 
-def _ratio(call: Call, axis: int, wanted: Dim, size: Dim) -> float:
-    """wanted / size, which symbols may leave if it is whole."""
-    whole = 0 if is_static(size) and size == 0 else wanted // size
-    if is_static(whole) and whole > 0 and whole * size == wanted:
-        return float(whole)
-    if not is_static(wanted):
-        call.needs_size(f"the wanted size {wanted} of axis {axis}, no whole multiple of {size},", wanted)
-    return wanted / _static_size(call, axis)
+def _ratio(wanted: Dim, size: Dim) -> float | None:
+    """wanted / size where it is a number."""
+    if isinstance(wanted, int) and isinstance(size, int):
+        return wanted / size if size else 1.0
+    whole = wanted // size
+    return float(whole) if isinstance(whole, int) and whole > 0 and whole * size == wanted else None
 
 
-def _region(region: tuple[float, ...], i: int) -> tuple[float, float]:
-    return (region[i], region[i + len(region) // 2]) if region else (0.0, 1.0)
-
-
-def _static(call: Call, axis: Axis) -> Axis:
-    """An axis whose sizes are numbers. Raises NeedsValue for another."""
-    _static_size(call, axis.number)
-    if not is_static(axis.wanted):
-        call.needs_size(f"the wanted size {axis.wanted} of axis {axis.number}", axis.wanted)
-    return axis
-
-
-def _static_size(call: Call, axis: int) -> int:
-    size = call.shape()[axis]
-    if not is_static(size):
-        call.needs_size(f"axis {axis} of size {size}", size)
-    if size == 0:
-        call.refuse(f"axis {axis} is empty")
+def _number(call: Call, size: Dim) -> int:
+    if not isinstance(size, int):
+        call.needs_size(f"keep_aspect_ratio_policy on size {size}", size)
     return size
+
+
+def _region(region: Node | None, i: int) -> tuple[Node, Node]:
+    """Start and end of axis i: entries i and i + half of the operand."""
+    if region is None:
+        return number(0, FLOAT64), number(1, FLOAT64)
+    half = region.shape[0] // 2
+    start, end = (sliced(cast(region, FLOAT64), 0, at, at + 1) for at in (i, half + i))
+    return reshaped(start, ()), reshaped(end, ())
