@@ -68,18 +68,23 @@ def _matmul_rule(attributes: NoAttributes, a: TensorType, b: TensorType) -> Tens
 
 
 def _matmul(attributes: NoAttributes, a: Any, b: Any) -> Any:
-    """NumPy's: the last axis of a with the second last of b; the axes before them broadcast."""
+    return matrix_product(a, b)
+
+
+def matrix_product(a: Any, b: Any, result: DType | None = None) -> Any:
+    """NumPy's: the last axis of a with the second last of b; the axes before them broadcast. `result` is the
+    dtype of the sums (None: the operands')."""
     ra, rb = len(a.shape), len(b.shape)
     if rb <= 2:
-        return ops.dot_general(a, b, lhs_contract=(ra - 1,), rhs_contract=(max(rb - 2, 0),))
+        return ops.dot_general(a, b, lhs_contract=(ra - 1,), rhs_contract=(max(rb - 2, 0),), result=result)
     batch = broadcast_shapes(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
     a = ops.broadcast_to(a, shape=(*batch, *a.shape[-2:])) if a.shape[:-2] != batch and ra > 1 else a
     b = ops.broadcast_to(b, shape=(*batch, *b.shape[-2:])) if b.shape[:-2] != batch else b
     if ra == 1:
-        return ops.dot_general(b, a, lhs_contract=(rb - 2,), rhs_contract=(0,))
+        return ops.dot_general(b, a, lhs_contract=(rb - 2,), rhs_contract=(0,), result=result)
     axes = tuple(range(len(batch)))
     return ops.dot_general(a, b, lhs_contract=(len(batch) + 1,), rhs_contract=(len(batch),), lhs_batch=axes,
-                           rhs_batch=axes)
+                           rhs_batch=axes, result=result)
 
 
 def _matmul_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:

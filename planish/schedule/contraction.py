@@ -6,11 +6,15 @@ is computed by tiles of `rows` x `vectors * lanes` accumulators that stay in reg
 product and a convolution are the same thing here: what matters is along which axes each operand changes. The
 right operand is packed into panels `[panel, k, lane]` of the tile's width, at compile time when it is
 constant, else by a kernel of its own; it is read in place when it already lies contiguous along n.
+
+Products of int16 summed in int32 (quantised bytes less their zero points) are taken in pairs along the last
+axis of k, for which machines have an instruction: the panels are `[panel, k / 2, lane, 2]`, the last pair
+filled up with 0.
 """
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -41,9 +45,25 @@ from planish.schedule.kernel import (
 )
 from planish.schedule.machine import Machine
 from planish.schedule.rebuild import is_scalar
-from planish.schedule.scalars import apply, hinted
-from planish.types import BOOL, FLOAT32, FLOAT64, Dim, TensorType, is_static, substitute, symbols_of
+from planish.schedule.scalars import apply, both, cast_to, hinted
+from planish.types import (
+    BOOL,
+    FLOAT32,
+    FLOAT64,
+    INT16,
+    INT32,
+    INT64,
+    UINT32,
+    UINT64,
+    Dim,
+    TensorType,
+    is_static,
+    substitute,
+    symbols_of,
+)
 from planish.types.dim import divisors, minimum
+
+SUMMED = (FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64)  # dtypes of accumulators
 
 SMALL_WORK = 1 << 16    # multiply-adds below which one thread is enough
 LEAST_WORK = 1 << 10    # multiply-adds below which plain loops do as well
@@ -63,6 +83,11 @@ class Contraction:
     left: Load
     right: Load
     epilogue: tuple[Stage, ...]
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether products are narrower than their sum and taken two at a time."""
+        return self.left.dtype is not self.sum.dtype
 
 
 @dataclass(frozen=True)
@@ -85,14 +110,16 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     roles = choose_roles(kernel, hint, buffers)
     if roles is None or _work(kernel, hint) < LEAST_WORK or _packs_for_one_use(roles, buffers):
         return None
-    lanes = machine.vector_bytes // roles.lhs.dtype.itemsize
+    parts = contraction_of(kernel)
+    assert parts is not None
+    lanes = machine.vector_bytes // parts.sum.dtype.itemsize
     rows, vectors = (TILES if _has_known_rows(roles) else APART)[machine.registers]
     extent = {a.name: a.extent for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
     if hinted(extent[roles.n], hint) < lanes // 2:
         return None
     tile = RegisterTile(roles.batch, roles.m, (roles.n,), roles.k, rows, vectors, lanes, packed=True)
     before: list[Kernel] = []
-    if _is_contiguous(roles) and not buffers.is_constant(roles.rhs.buffer):
+    if _is_contiguous(roles) and not buffers.is_constant(roles.rhs.buffer) and not parts.in_pairs:
         kernel = _tiled(_multiplying(kernel, roles.lhs, roles.rhs), roles, replace(tile, packed=False))
     else:
         kernel, before = _packed(kernel, roles, tile, extent, buffers, machine, hint, disable)
@@ -118,7 +145,7 @@ def split_sum(kernel: Kernel) -> Kernel:
 
 
 def contraction_of(kernel: Kernel) -> Contraction | None:
-    """The parts of a sum of products of two loads of floats; None for any other kernel."""
+    """The parts of a sum of products of two loads; None for any other kernel."""
     first, *rest = kernel.stages
     epilogue = tuple(s for s in rest if isinstance(s, Stage) and not s.axes)
     if kernel.rows or kernel.serial or len(epilogue) < len(rest):
@@ -126,14 +153,19 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
     if not isinstance(first, Stage) or first.combine != "add" or first.running or not first.axes:
         return None
     value = first.value
-    if first.dtype not in (FLOAT32, FLOAT64) or not isinstance(value, Apply) or value.op != "mul":
+    if first.dtype not in SUMMED or not isinstance(value, Apply) or value.op != "mul":
         return None
-    left, right = value.args
-    if not isinstance(left, Load) or not isinstance(right, Load):
-        return None
-    if any(any(map(is_scalar, x.index)) or x.dtype is not first.dtype for x in (left, right)):
+    left, right = (_factor(x) for x in value.args)
+    if left is None or right is None or left.dtype is not right.dtype:
         return None
     return Contraction(first, left, right, epilogue)
+
+
+def _factor(x: Scalar) -> Load | None:
+    """The load that a factor is, or an int16 that is summed as int32."""
+    if isinstance(x, Apply) and x.op == "cast" and x.dtype is INT32 and x.args[0].dtype is INT16:
+        x = x.args[0]
+    return x if isinstance(x, Load) and not any(map(is_scalar, x.index)) else None
 
 
 def _work(kernel: Kernel, hint: dict[str, int]) -> int:
@@ -155,7 +187,7 @@ def choose_roles(kernel: Kernel, hint: dict[str, int], buffers: Buffers, *,
     if parts is None:
         return None
     found = [r for n in reversed(kernel.shared) for r in _roles_along(kernel, parts, n.name)]
-    return min(found, key=lambda r: _badness(kernel, r, hint, buffers, any_order), default=None)
+    return min(found, key=lambda r: _badness(kernel, parts, r, hint, buffers, any_order), default=None)
 
 
 def _roles_along(kernel: Kernel, parts: Contraction, n: str) -> list[Roles]:
@@ -186,13 +218,15 @@ def _k_order(stage: Stage, lhs: Load) -> tuple[str, ...]:
     return tuple(a.name for a in sorted(stage.axes, key=step))
 
 
-def _badness(kernel: Kernel, roles: Roles, hint: dict[str, int], buffers: Buffers, any_order: bool) -> tuple:
+def _badness(kernel: Kernel, parts: Contraction, roles: Roles, hint: dict[str, int], buffers: Buffers,
+             any_order: bool) -> tuple:
     stores = [store for s in kernel.stages for store in stage_stores(s)]
     scattered = sum(stride_along(Access(s.buffer, s.index), roles.n) != 1 for s in stores)
     size = hinted(next(a.extent for a in kernel.shared if a.name == roles.n), hint)
     rows = prod(hinted(a.extent, hint) for a in kernel.shared if a.name in roles.m)
     packing = 0 if buffers.is_constant(roles.rhs.buffer) else 1 if _is_contiguous(roles) else 2
-    return (0 if any_order else scattered, size < 8, packing, -min(rows, 12), -size)
+    pairing = parts.in_pairs and packing > 0  # at run time, of a convolution every window
+    return (pairing, 0 if any_order else scattered, size < 8, packing, -min(rows, 12), -size)
 
 
 def _has_known_rows(roles: Roles) -> bool:
@@ -223,7 +257,8 @@ def _multiplying(kernel: Kernel, lhs: Load, rhs: Load) -> Kernel:
     """The kernel summing lhs * rhs, in this order."""
     first, *rest = kernel.stages
     assert isinstance(first, Stage)
-    return replace(kernel, stages=(replace(first, value=Apply("mul", (lhs, rhs), first.dtype)), *rest))
+    factors = tuple(cast_to(x, first.dtype) for x in (lhs, rhs))
+    return replace(kernel, stages=(replace(first, value=Apply("mul", factors, first.dtype)), *rest))
 
 
 HUGE_PAGE = 2 << 20
@@ -237,24 +272,35 @@ def _packed(kernel: Kernel, roles: Roles, tile: RegisterTile, extent: dict[str, 
     width = tile.vectors * tile.lanes
     used = _axes_of(roles.rhs)
     batch = tuple(a for a in roles.batch if a in used)
+    parts = contraction_of(kernel)
+    assert parts is not None
+    pair = 2 if parts.in_pairs else 1
     panels = (extent[roles.n] + width - 1) // width
-    shape = (*(extent[a] for a in batch), panels, *(extent[a] for a in roles.k), width)
+    *outer, deepest = (extent[a] for a in roles.k)
+    shape = (*(extent[a] for a in batch), panels, *outer, *_panel_row(deepest, width, pair))
     source = roles.rhs.buffer
     array = buffers.constants.get(buffers.owner(source.name))
     packed = Buffer(f"{source.name}_panels{len(buffers.scratch)}", TensorType(source.dtype, shape))
     if array is not None and not batch and "prepack" not in disable:
-        buffers.add(packed, pack_array(array, roles, extent, width))
+        buffers.add(packed, pack_array(array, roles, extent, width, pair))
         before = []
     else:
         buffers.add(packed)
-        packing = _pack_kernel(kernel.name, roles, batch, packed, extent, width)
+        packing = _pack_kernel(kernel.name, roles, batch, packed, extent, width, pair)
         before = [schedule_loops(packing, machine, hint)]
     n = next(a for a in kernel.shared if a.name == roles.n).symbol
     at = {a.name: a.symbol for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
-    index = (*(at[a] for a in batch), n // width, *(at[a] for a in roles.k), n % width)
+    *outer, deepest = (at[a] for a in roles.k)
+    place = (deepest, n % width) if pair == 1 else (deepest // pair, n % width, deepest % pair)
+    index = (*(at[a] for a in batch), n // width, *outer, *place)
     inputs = tuple(dict.fromkeys(b for b in (*_still_read(kernel, roles), packed)))
     kernel = replace(_multiplying(kernel, roles.lhs, Load(packed, index)), inputs=inputs)
     return _tiled(kernel.with_step(Step("pack", (packed.name, width))), roles, tile), before
+
+
+def _panel_row(depth: Dim, width: int, pair: int) -> tuple[Dim, ...]:
+    """The last axes of a panel: steps of k, lanes, and the elements of a pair."""
+    return (depth, width) if pair == 1 else ((depth + pair - 1) // pair, width, pair)
 
 
 def _still_read(kernel: Kernel, roles: Roles) -> list[Buffer]:
@@ -264,26 +310,35 @@ def _still_read(kernel: Kernel, roles: Roles) -> list[Buffer]:
 
 
 def _pack_kernel(name: str, roles: Roles, batch: tuple[str, ...], packed: Buffer, extent: dict[str, Dim],
-                 width: int) -> Kernel:
-    """packed[batch, panel, k, lane] = rhs[k, panel * width + lane], zero beyond the last column."""
+                 width: int, pair: int) -> Kernel:
+    """packed[batch, panel, k, lane] = rhs[k, panel * width + lane], zero beyond the last column; of pairs,
+    beyond the last k too."""
     axes = [Axis(f"s{i}", d) for i, d in enumerate(packed.shape)]
     points = [0 if a.extent == 1 else a.symbol for a in axes]
-    column = points[len(batch)] * width + points[-1]
-    columns = extent[roles.n]
-    whole = is_static(columns) and columns % width == 0
-    values = dict(zip(batch, points)) | dict(zip(roles.k, points[len(batch) + 1:-1]))
-    values[roles.n] = column if whole else minimum(column, columns - 1)
+    panel, *steps, lane = points[len(batch):] if pair == 1 else points[len(batch):-1]
+    if pair > 1:
+        steps[-1] = steps[-1] * pair + points[-1]
+    conditions: list[Scalar] = []
+    values: dict[str, Dim] = dict(zip(batch, points)) | dict(zip(roles.k, steps))
+    values[roles.n] = panel * width + lane
+    for axis, step in ((roles.n, width), (roles.k[-1], pair)):
+        size = extent[axis]
+        if step > 1 and (not is_static(size) or size % step):
+            conditions.append(apply("lt", Index(values[axis]), Index(size), dtype=BOOL))
+            values[axis] = minimum(values[axis], size - 1)
     value: Scalar = Load(roles.rhs.buffer, tuple(substitute(i, values) for i in own_dims(roles.rhs)))
-    if not whole:
-        inside = apply("lt", Index(column), Index(columns), dtype=BOOL)
-        value = apply("select", inside, value, Const(0.0, packed.dtype), dtype=packed.dtype)
+    if conditions:
+        zero = Const(0.0 if packed.dtype.is_float else 0, packed.dtype)
+        value = apply("select", both(conditions), value, zero, dtype=packed.dtype)
     stage = Stage("t0", (), value, packed.dtype, store=Store(packed, tuple(points)))
-    shared = tuple(a for a in axes if a.extent != 1)
+    loops = axes if pair == 1 else [*axes[:-2], axes[-1], axes[-2]]  # the lanes innermost
+    shared = tuple(a for a in loops if a.extent != 1)
     return Kernel(f"{name}_pack", shared, (stage,), (roles.rhs.buffer,), (packed,), ops=("pack",))
 
 
-def pack_array(array: np.ndarray, roles: Roles, extent: dict[str, Dim], width: int) -> np.ndarray:
-    """The packed constant: panels [panel, k..., lane], zero beyond the last column."""
+def pack_array(array: np.ndarray, roles: Roles, extent: dict[str, Dim], width: int, pair: int) -> np.ndarray:
+    """The packed constant: panels [panel, k..., lane], zero beyond the last column; in pairs,
+    [panel, k..., k / 2, lane, 2]."""
     array = np.ascontiguousarray(array)
     access = Access(roles.rhs.buffer, roles.rhs.index)
     axes = (roles.n, *roles.k)
@@ -292,22 +347,42 @@ def pack_array(array: np.ndarray, roles: Roles, extent: dict[str, Dim], width: i
     sizes = [_known(extent[a]) for a in axes]
     view = np.lib.stride_tricks.as_strided(array.reshape(-1)[start:], sizes, strides, writeable=False)
     panels = -(-sizes[0] // width)
-    result = _aligned((panels, *sizes[1:], width), array.dtype)
-    whole = sizes[0] // width
-    if strides[0] == array.itemsize:  # a panel's row is one run of bytes: copied as one element
-        run = np.dtype((np.void, width * array.itemsize))
-        first, apart = int(start) * array.itemsize, (run.itemsize, *strides[1:])
-        rows = np.ndarray((whole, *sizes[1:]), run, array, first, apart)
-        result[:whole].view(run)[..., 0] = rows
+    if pair > 1:
+        row = map(_known, _panel_row(sizes[-1], width, pair))
+        result = _aligned((panels, *sizes[1:-1], *row), array.dtype)
+        _pack_pairs(view, result)
     else:
-        body = view[:whole * width].reshape(whole, width, *sizes[1:])
-        result[:whole] = np.moveaxis(body, 1, -1)
-    if whole < panels:
-        columns = sizes[0] - whole * width
-        result[whole, ..., :columns] = np.moveaxis(view[whole * width:], 0, -1)
-        result[whole, ..., columns:] = 0
+        result = _aligned((panels, *sizes[1:], width), array.dtype)
+        _pack_rows(array, view, result, start, strides)
     result.flags.writeable = False
     return result
+
+
+def _pack_rows(array: np.ndarray, view: np.ndarray, result: np.ndarray, start: int,
+               strides: Sequence[int]) -> None:
+    """Fill panels [panel, k..., lane] from a view [n, k...] of an array that begins at element `start`."""
+    panels, width = result.shape[0], result.shape[-1]
+    whole = view.shape[0] // width
+    if strides[0] == array.itemsize:  # a panel's row is one run of bytes: copied as one element
+        run = np.dtype((np.void, width * array.itemsize))
+        first, apart = start * array.itemsize, (run.itemsize, *strides[1:])
+        rows = np.ndarray((whole, *view.shape[1:]), run, array, first, apart)
+        result[:whole].view(run)[..., 0] = rows
+    else:
+        body = view[:whole * width].reshape(whole, width, *view.shape[1:])
+        result[:whole] = np.moveaxis(body, 1, -1)
+    if whole < panels:
+        columns = view.shape[0] - whole * width
+        result[whole, ..., :columns] = np.moveaxis(view[whole * width:], 0, -1)
+        result[whole, ..., columns:] = 0
+
+
+def _pack_pairs(view: np.ndarray, result: np.ndarray) -> None:
+    """Fill panels [panel, k..., k / 2, lane, 2] from a view [n, k...]."""
+    panels, *outer, halves, width, pair = result.shape
+    whole = np.zeros((panels * width, *outer, halves * pair), view.dtype)
+    whole[tuple(map(slice, view.shape))] = view
+    result[...] = np.moveaxis(whole.reshape(panels, width, *outer, halves, pair), 1, -2)
 
 
 def _known(size: Dim | None) -> int:

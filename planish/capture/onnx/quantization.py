@@ -13,9 +13,10 @@ from planish.capture.onnx.movement import reshaped, sliced
 from planish.capture.onnx.narrow import FLOATS8, saturated
 from planish.capture.onnx.pointwise import cast
 from planish.capture.onnx.sizes import computed
-from planish.ir import Node
+from planish.ir import Node, constant
+from planish.ops.linear import matrix_product
 from planish.ops.rules import FLOATS, ops
-from planish.types import FLOAT32, INT32, UINT8, DType
+from planish.types import FLOAT32, INT16, INT32, UINT8, DType
 
 
 @translates("QuantizeLinear")
@@ -86,25 +87,41 @@ def _along_axis(call: Call, x: Node) -> Node:
     return sliced(reshaped(each, (*before, blocks * size, *after)), axis, 0, call.shape()[axis])
 
 
+# --- products: of bytes less their zero points, which are int16, summed in int32
+
+def _less_zero_point(x: Node, zero: Node | None) -> Node:
+    """x - zero; weights are computed now, so that they can be packed while compiling."""
+    if x.dtype.is_float:
+        return cast(x, FLOAT32)
+    if zero is None:
+        offset = np.zeros((), np.int16)
+    else:
+        known = computed(zero)
+        if known is None or x.op.name != "constant":
+            return cast(x, INT16) - cast(zero, INT16)
+        offset = known.astype(np.int16)
+    if x.op.name != "constant":
+        return cast(x, INT16)
+    return constant(x.attributes.array.astype(np.int16) - offset)
+
+
 @translates("MatMulInteger")
 def matmul_integer(call: Call) -> Node:
     """(A - a's zero points) (B - b's), summed in int32; zero points per row of A and per column of B."""
-    a, b = cast(call[0], INT32), cast(call[1], INT32)
-    if call.has(2):
-        zero = cast(call[2], INT32)
-        a = a - (reshaped(zero, (*zero.shape, 1)) if zero.ndim == 1 and zero.shape != (1,) else zero)
-    if call.has(3):
-        b = b - cast(call[3], INT32)
-    return ops.matmul(a, b)
+    a, b = call[0], call[1]
+    a_zero = _rows_or_columns(call[2], a, 0) if call.has(2) else None
+    b_zero = _rows_or_columns(call[3], b, 1) if call.has(3) else None
+    return matrix_product(_less_zero_point(a, a_zero), _less_zero_point(b, b_zero), INT32)
 
 
 @translates("QLinearMatMul")
 def qlinear_matmul(call: Call) -> Node:
     """Operands a, its scale and zero point, b and its, and those of the result."""
-    a, b = (_exact(call[i]) - _rows_or_columns(_exact(call[i + 2]), call[i], i) for i in (0, 3))
+    a, b = (_less_zero_point(call[i], _rows_or_columns(call[i + 2], call[i], i)) for i in (0, 3))
     a_scale, b_scale = (_rows_or_columns(cast(call[i + 1], FLOAT32), call[i], i) for i in (0, 3))
     scale, zero = (reshaped(x, ()) if x.shape == (1,) else x for x in (cast(call[6], FLOAT32), call[7]))
-    return _requantized(ops.matmul(a, b), a_scale * b_scale / scale, zero)
+    total = matrix_product(a, b, FLOAT32 if a.dtype.is_float else INT32)
+    return _requantized(total, a_scale * b_scale / scale, zero)
 
 
 def _rows_or_columns(x: Node, beside: Node, operand: int) -> Node:
@@ -117,8 +134,8 @@ def _rows_or_columns(x: Node, beside: Node, operand: int) -> Node:
 @translates("QLinearConv")
 def qlinear_conv(call: Call) -> Node:
     """Operands x, its scale and zero point, w and its (also per channel), those of the result, bias."""
-    x = cast(call[0], INT32) - reshaped(cast(call[2], INT32), ())
-    w = cast(call[3], INT32) - _per_filter(cast(call[5], INT32), call.rank())
+    x = _less_zero_point(call[0], reshaped(call[2], ()))
+    w = _less_zero_point(call[3], _per_filter(call[5], call.rank()))
     total = _int_conv(call, x, w)
     total = total + _per_channel(call[8], call.rank()) if call.has(8) else total
     scale = reshaped(call[1], ()) * _per_channel(call[4], call.rank()) / reshaped(call[6], ())
@@ -149,9 +166,8 @@ def _saturated(steps: Node, dtype: DType) -> Node:
 @translates("ConvInteger")
 def conv_integer(call: Call) -> Node:
     """The convolution of x and w less their zero points, summed in int32."""
-    x, w = cast(call[0], INT32), cast(call[1], INT32)
-    x = x - reshaped(cast(call[2], INT32), ()) if call.has(2) else x
-    w = w - _per_filter(cast(call[3], INT32), call.rank()) if call.has(3) else w
+    x = _less_zero_point(call[0], reshaped(call[2], ()) if call.has(2) else None)
+    w = _less_zero_point(call[1], _per_filter(call[3], call.rank()) if call.has(3) else None)
     return _int_conv(call, x, w)
 
 
@@ -161,4 +177,4 @@ def _int_conv(call: Call, x: Node, w: Node) -> Node:
     strides, dilations = per_axis(call, "strides", rank), per_axis(call, "dilations", rank)
     padding = window_padding(call, x.shape[2:], kernel, strides, dilations)
     return ops.conv(x, w, strides=strides, padding=padding, lhs_dilation=(1,) * rank, rhs_dilation=dilations,
-                    groups=call.attribute("group", 1))
+                    groups=call.attribute("group", 1), result=INT32)

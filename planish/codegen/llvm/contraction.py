@@ -5,7 +5,7 @@ In: a kernel with a `RegisterTile`. Out: a function of the same form as loops.py
 left operand's rows and groups of panels: the panels of a group stay in the second-level cache while all rows
 pass, a tile's rows in the first while the group's panels pass. Threads take ranges of rows when there are
 enough, else ranges of panels. Accumulation over k is in one fixed order, with fused multiply-add where the
-machine has it (not in strict numerics).
+machine has it (not in strict numerics). Products of int16 are added two at a time, in one instruction on x86.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 
 from planish.codegen.llvm import registers
-from planish.codegen.llvm.builder import Builder, Module, Value, vector
+from planish.codegen.llvm.builder import Builder, Module, Value, mangle, vector
 from planish.codegen.llvm.expressions import Scope
 from planish.codegen.llvm.loops import LoopWriter, open_function
 from planish.schedule.access import Access, stride_along
@@ -26,6 +26,10 @@ GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all 
 PANELS_AT_ONCE = 4       # panels a tile of few rows takes, so that enough accumulators hide the latency
 FEW_ROWS = 2             # rows of a tile up to which panels are read from memory faster than they are used
 AHEAD_BYTES = 1024       # how far ahead they are asked for
+PAIR = 2                 # products of int16 that one instruction adds up
+# (bytes of a vector) -> x86's instruction for it
+MULTIPLY_ADD_PAIRS = {16: "llvm.x86.sse2.pmadd.wd", 32: "llvm.x86.avx2.pmadd.wd",
+                      64: "llvm.x86.avx512.pmaddw.d.512"}
 LONG_EPILOGUE = 8        # ops from which the epilogue is a loop over the tile's rows, not unrolled
 
 
@@ -56,8 +60,9 @@ class TileWriter(LoopWriter):
         assert tile is not None and parts is not None
         self.tile, self.width = tile, tile.vectors * tile.lanes
         self.sum, self.lhs, self.rhs, self.epilogue = parts.sum, parts.left, parts.right, parts.epilogue
-        self.element = registers.memory_type(self.sum.dtype.name)
-        self.size = self.sum.dtype.itemsize
+        self.element, self.operand = (registers.memory_type(d.name) for d in (self.sum.dtype, self.lhs.dtype))
+        self.size, self.operand_size = self.sum.dtype.itemsize, self.lhs.dtype.itemsize
+        self.in_pairs = parts.in_pairs
         axes = {a.name: a for a in (*kernel.shared, *self.sum.axes)}
         self.batch, self.m, self.k = ([axes[n] for n in names] for names in (tile.batch, tile.m, tile.k))
         self.n = axes[tile.n[0]]
@@ -139,7 +144,7 @@ class TileWriter(LoopWriter):
         """Groups of panels, and in each all row tiles: whole ones, then the rest of the rows."""
         b = self.b
         depth = self.e.dim(self.count(self.k))
-        bytes_ = b.mul(depth, b.i64(self.width * self.size))
+        bytes_ = b.mul(depth, b.i64(self.width * self.operand_size))
         fit = b.bin("udiv", b.i64(GROUP_BYTES), b.intrinsic("smax", bytes_, b.i64(1)))
         turns = self.ceil_div(b.intrinsic("smax", fit, b.i64(1)), PANELS_AT_ONCE)
         group = b.mul(turns, b.i64(PANELS_AT_ONCE))
@@ -254,7 +259,7 @@ class TileWriter(LoopWriter):
             for load in (self.lhs, self.rhs):
                 self.e.dim(self.step(load, axis))
         per_row = at_once * len(masks)
-        zero = registers.constant(self.b, self.sum.dtype.name, 0.0, self.tile.lanes)
+        zero = registers.constant(self.b, self.sum.dtype.name, 0, self.tile.lanes)
         flat = self.k_loops(self.k, left, right, [zero] * (len(left) * per_row), masks)
         return [flat[i * per_row:(i + 1) * per_row] for i in range(len(left))]
 
@@ -270,10 +275,13 @@ class TileWriter(LoopWriter):
         return loop.end(self.k_loops(inner, moved_left, moved_right, loop.carry, masks))
 
     def moved(self, pointer: Value, load: Load, axis: Axis, index: Value) -> Value:
-        return self.b.gep(self.element, pointer, self.b.mul(index, self.e.dim(self.step(load, axis))))
+        return self.b.gep(self.operand, pointer, self.b.mul(index, self.e.dim(self.step(load, axis))))
 
-    @staticmethod
-    def step(load: Load, axis: Axis) -> Dim:
+    def step(self, load: Load, axis: Axis) -> Dim:
+        """Elements between neighbours along an axis; along the last of k in pairs, those of the panel between
+        one pair and the next."""
+        if self.in_pairs and load is self.rhs and axis is self.k[-1]:
+            return PAIR * self.width
         stride = stride_along(Access(load.buffer, load.index), axis.name)
         assert stride is not None
         return stride
@@ -285,7 +293,8 @@ class TileWriter(LoopWriter):
         unroll = next(int(s.arguments[1]) for s in self.kernel.steps if s.name == "unroll")
         at: Value = b.i64(0)
         extent = self.e.dim(axis.extent)
-        for factor in (unroll, 1):
+        each = PAIR if self.in_pairs else 1
+        for factor in dict.fromkeys((unroll, each, 1)):
             if is_static(axis.extent):
                 stop = b.i64(axis.extent // factor * factor)
                 if stop == at:
@@ -294,11 +303,60 @@ class TileWriter(LoopWriter):
                 stop = b.bin("and", extent, b.i64(-factor)) if factor > 1 else extent
             loop = b.loop(at, stop, b.i64(factor), carry, hint="k")
             totals = list(loop.carry)
-            for turn in range(factor):
+            for turn in range(0, factor, each):
                 k = loop.index if turn == 0 else b.add(loop.index, b.i64(turn))
-                self.multiply(axis, k, left, right, totals, masks)
+                if self.in_pairs:
+                    self.multiply_pairs(axis, k, left, right, totals, masks, whole=factor > 1)
+                else:
+                    self.multiply(axis, k, left, right, totals, masks)
             carry, at = loop.end(totals), stop
         return carry
+
+    def multiply_pairs(self, axis: Axis, k: Value, left: list[Value], right: list[Value], totals: list[Value],
+                       masks: Masks, *, whole: bool) -> None:
+        """totals[i, j] += left[i] * right[j] at k and k + 1; where not `whole`, at k, the last one, alone."""
+        b, lanes = self.b, self.tile.lanes
+        here = [self.moved(p, self.rhs, axis, b.bin("lshr", k, b.i64(1))) for p in right]
+        if len(left) <= FEW_ROWS:
+            self.prefetch(here)
+        type_ = vector(self.operand, PAIR * lanes)
+        columns = [b.load(type_, b.gep(self.operand, p, b.i64(j * PAIR * lanes)), self.operand_size)
+                   for p in here for j in range(len(masks))]
+        for i, pointer in enumerate(left):
+            pair = self.left_pair(self.moved(pointer, self.lhs, axis, k), axis, whole)
+            many = b.cast("bitcast", b.splat(pair, lanes), type_)
+            for j, column in enumerate(columns):
+                at = i * len(columns) + j
+                totals[at] = b.add(totals[at], self.sum_of_pairs(many, column))
+
+    def left_pair(self, pointer: Value, axis: Axis, whole: bool) -> Value:
+        """Two neighbours along k in one i32, the first in its lower half; one alone is beside 0."""
+        b, step = self.b, self.step(self.lhs, axis)
+        if whole and step == 1:
+            return b.load(self.element, pointer, self.operand_size)
+        first = b.cast("zext", b.load(self.operand, pointer, self.operand_size), self.element)
+        if not whole:
+            return first
+        second = b.load(self.operand, b.gep(self.operand, pointer, self.e.dim(step)), self.operand_size)
+        shifted = b.bin("shl", b.cast("zext", second, self.element), b.const(self.element, 16))
+        return b.bin("or", first, shifted)
+
+    def sum_of_pairs(self, x: Value, y: Value) -> Value:
+        """x[2i] * y[2i] + x[2i + 1] * y[2i + 1] in int32."""
+        b, lanes = self.b, self.tile.lanes
+        instruction = MULTIPLY_ADD_PAIRS.get(lanes * self.size)
+        if instruction and b.module.triple.startswith("x86_64"):
+            return b.call(instruction, vector(self.element, lanes), [x, y])
+        products = [b.mul(self.every_second(x, i), self.every_second(y, i)) for i in range(PAIR)]
+        return b.add(*products)
+
+    def every_second(self, x: Value, first: int) -> Value:
+        """Lanes `first`, `first` + 2... as int32."""
+        lanes = self.tile.lanes
+        picks = ", ".join(f"i32 {PAIR * i + first}" for i in range(lanes))
+        half = self.b.value(vector(self.operand, lanes),
+                            f"shufflevector {x}, {x.type} poison, <{lanes} x i32> <{picks}>")
+        return self.b.cast("sext", half, vector(self.element, lanes))
 
     def multiply(self, axis: Axis, k: Value, left: list[Value], right: list[Value], totals: list[Value],
                  masks: Masks) -> None:
@@ -307,7 +365,7 @@ class TileWriter(LoopWriter):
         here = [self.moved(p, self.rhs, axis, k) for p in right]
         if len(left) <= FEW_ROWS:
             self.prefetch(here)
-        columns = [self.right_vector(b.gep(self.element, p, b.i64(j * lanes)), mask)
+        columns = [self.right_vector(b.gep(self.operand, p, b.i64(j * lanes)), mask)
                    for p in here for j, mask in enumerate(masks)]
         for i, pointer in enumerate(left):
             one = b.load(self.element, self.moved(pointer, self.lhs, axis, k), self.size)
@@ -318,6 +376,8 @@ class TileWriter(LoopWriter):
 
     def plus_product(self, total: Value, x: Value, y: Value) -> Value:
         """total + x * y: in one operation, but in two where every operation is to be rounded."""
+        if not self.sum.dtype.is_float:
+            return self.b.add(total, self.b.mul(x, y))
         if self.numerics == "strict":
             return self.b.bin("fadd", total, self.b.bin("fmul", x, y))
         return self.b.multiply_add(x, y, total)
@@ -331,8 +391,8 @@ class TileWriter(LoopWriter):
         type_ = vector(self.element, self.tile.lanes)
         if mask is None:
             return self.b.load(type_, pointer, self.size)
-        zero = self.b.const(type_, 0.0)
-        name = f"llvm.masked.load.v{self.tile.lanes}{'f32' if self.size == 4 else 'f64'}.p0"
+        zero = self.b.const(type_, 0)
+        name = f"llvm.masked.load.{mangle(type_)}.p0"
         return self.b.call(name, type_, [pointer, Value("i32", str(self.size)), mask, zero])
 
     # --- the epilogue
