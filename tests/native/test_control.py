@@ -189,10 +189,26 @@ def test_many_short_rounds_on_all_threads() -> None:
     """Threads meet thousands of times; one that ran ahead would see another predicate."""
     def f(i: Node, n: Node, x: Node) -> Any:
         return repeat(lambda i, n, x: ops.lt(i, n), lambda i, n, x: (i + 1, n, x + 1), i, n, x)
-    made = compiled(f, I, I, TensorType(INT32, (40_000,)))
-    for n in (0, 1, 5000):
-        i, _, x = made(np.array(0), np.array(n), np.zeros(40_000, np.int32))
+    made = compiled(f, I, I, TensorType(INT32, (80_000,)))
+    for n in (0, 1, 3000):
+        i, _, x = made(np.array(0), np.array(n), np.zeros(80_000, np.int32))
         assert i == n and (x == n).all()
+
+
+def test_a_loop_is_shared_among_threads_where_its_size_is_worth_it() -> None:
+    """The size is known at run time; a large loop stands around a small one, and beside it."""
+    n = symbol("N", 0)
+
+    def f(x: Node, c: Node) -> Any:
+        def add(x: Node, c: Node) -> Any:
+            c, _ = repeat(lambda c, d: ops.lt(c, d), lambda c, d: (c + 1, d), c, c + 3)
+            return x * 0.5 + ops.reshape(ops.cast(c, dtype=FLOAT32), shape=(1,)), c
+        return repeat(lambda x, c: ops.lt(c, 90), add, x, c)
+    made = compiled(f, TensorType(FLOAT32, (n,)), I)
+    for size in (0, 5, 400_000):
+        x = np.random.default_rng().standard_normal(size).astype(np.float32)
+        for y, right in zip(made(x, np.array(0)), interpret(made.captured, [x, np.array(0)]), strict=True):
+            np.testing.assert_allclose(y, right, 1e-5)
 
 
 # --- scan_loop
@@ -290,6 +306,25 @@ def test_a_failing_check_ends_a_loop() -> None:
     graph = with_checks(f, I)
     assert run_both(graph, np.array(60)) == [("ValueError", "too far")] * 3
     assert run_both(graph, np.array(7)) == [[50]] * 3
+
+
+def test_a_check_that_fails_on_one_thread_ends_the_loops_of_all() -> None:
+    """The first loop is too small to share out; without the check the second would run for ever."""
+    def body(i: Node) -> Any:
+        return (i + 1,), (ops.check(ops.lt(i, 100), error="ValueError", message="too far"),)
+
+    def f(i: Node, x: Node) -> Any:
+        always = build_graph(lambda i: ops.ne(i, 50), I)
+        i = ops.while_loop(i, condition=always, body=with_checks(body, I))[0]
+        j, y = repeat(lambda j, y: ops.ne(j, 50), lambda j, y: (j * 1, y + 1), i, x)
+        return (j, y), ()
+    graph = with_checks(f, I, TensorType(INT32, (200_000,)))
+    zeros = np.zeros(200_000, np.int32)
+    made = compile_graph(graph)
+    assert made(np.array(7), zeros)[0] == 50
+    for _ in range(20):
+        with pytest.raises(ValueError, match="too far"):
+            made(np.array(60), zeros)
 
 
 def test_a_check_in_one_branch() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 
@@ -77,8 +77,8 @@ class _Direction:
         """x w' + biases: [T, B, G*H], one product for all steps."""
         t, b, n = self.x.shape
         product = ops.matmul(reshaped(self.x, (t * b, n)), ops.transpose(self.w, axes=(1, 0)))
-        for bias in biases:
-            product = product if bias is None else product + bias
+        given = [bias for bias in biases if bias is not None]
+        product = product + reduce(ops.add, given) if given else product
         return reshaped(product, (t, b, self.w.shape[0]))
 
     def recurred(self, h: Node, start: int = 0, stop: int | None = None) -> Node:

@@ -9,6 +9,7 @@ In: a program of scheduled kernels. Out: LLVM modules' texts, and the order of s
 `sizes` holds the symbols' values, then derived ones (sizes of outputs, bytes of the arena). Every thread
 runs the body; a barrier stands between kernels that depend on each other. All threads decide alike at a
 choice or a loop: each reads the predicate after a barrier, and none goes on to overwrite it before all have.
+A loop in which no launch is worth a barrier runs on thread 0 alone; what is worth one may depend on sizes.
 Equal kernels are written once.
 """
 from __future__ import annotations
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
+from math import prod
 
 from planish.codegen.llvm.builder import Builder, Cell, Module, Value
 from planish.codegen.llvm.builder import While as Loop
@@ -26,11 +28,14 @@ from planish.codegen.llvm.contraction import write_contraction
 from planish.codegen.llvm.expressions import Expressions, Scope
 from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.loops import write_kernel
-from planish.schedule.kernel import Kernel
+from planish.schedule.kernel import Kernel, stage_axes
 from planish.schedule.program import CheckStep, For, If, Launch, Place, Program, Step, While, every_step
 from planish.schedule.rebuild import replace_buffers
 from planish.schedule.text import print_kernel
 from planish.types import Dim, is_static
+
+WORTH_A_BARRIER = 1 << 20   # multiply-adds, in a launch of a loop, that are worth one: some 20 us
+POINT = 16                  # multiply-adds that take as long as one point of other kernels
 
 
 @dataclass(frozen=True)
@@ -128,10 +133,44 @@ class _Body:
             self.check(step)
         elif isinstance(step, If):
             self.choice(step)
-        elif isinstance(step, While):
-            self.while_loop(step)
         else:
-            self.for_loop(step)
+            with self.enough_threads(step):
+                if isinstance(step, While):
+                    self.while_loop(step)
+                else:
+                    self.for_loop(step)
+
+    @contextmanager
+    def enough_threads(self, step: While | For) -> Iterator[None]:
+        """Around a loop that a few threads may be enough for: the others go on to the barrier behind it."""
+        b, pays = self.b, self.pays(step)
+        if pays is None:
+            yield
+            return
+        all_threads = self.threads
+        self.threads = b.select(pays, all_threads, b.i64(1))
+        alone = b.when(b.cmp("icmp slt", self.tid, self.threads), "alone")
+        with self.pointers.inside({}):
+            yield
+        alone.end()
+        self.threads = all_threads
+        if id(step) not in self.tail:
+            self.barrier()
+        if self.failed is not None:
+            code = b.load("i32", b.gep("i8", self.frame, b.i64(24)), 4)
+            self.failed.set(b.cmp("icmp ne", code, Value("i32", "0")))
+
+    def pays(self, step: While | For) -> Value | None:
+        """Whether a launch in a loop has work for several threads; None where it surely has."""
+        kernels = [s.kernel for s in every_step([step]) if isinstance(s, Launch)]
+        work = {work_of(k) for k in kernels if is_shared(k)}
+        if any(is_static(w) and w >= WORTH_A_BARRIER for w in work):
+            return None
+        found = Value("i1", "false")
+        for size in sorted((w for w in work if not is_static(w)), key=str):
+            large = self.b.cmp("icmp sge", self.pointers.expressions.dim(size), self.b.i64(WORTH_A_BARRIER))
+            found = self.b.bin("or", found, large)
+        return found
 
     def barrier(self) -> None:
         self.b.call("planish_barrier", "void", [self.pool, self.tid, self.threads])
@@ -198,9 +237,21 @@ class _Body:
 
 
 def _tail(steps: Sequence[Step]) -> Sequence[Step]:
-    """The launch or the checks at the end: nothing waits for them."""
+    """The launch, loop or checks at the end: nothing waits for them."""
     checks = list(takewhile(lambda s: isinstance(s, CheckStep), reversed(steps)))
-    return checks or [s for s in steps[-1:] if isinstance(s, Launch)]
+    return checks or [s for s in steps[-1:] if isinstance(s, (Launch, For))]
+
+
+def is_shared(kernel: Kernel) -> bool:
+    """Whether threads share a kernel out among them."""
+    return any(a.parallel for a in kernel.shared)
+
+
+def work_of(kernel: Kernel) -> Dim:
+    """Multiply-adds of a contraction, or as much time in other points."""
+    inside = [prod((a.extent for a in stage_axes(s)), start=1) for s in kernel.stages]
+    each: Dim = inside[0] if kernel.tile is not None else sum(inside) * POINT
+    return prod((a.extent for a in kernel.shared), start=each)
 
 
 class _Pointers:
