@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from planish.capture.onnx.fresh import FreshSizes, dependencies
-from planish.capture.onnx.sizes import Sizes, Value, as_node, computed, dims_of, known
+from planish.capture.onnx.sizes import Sizes, Value, as_node, computed, dims_of, known, number_of, pieces
 from planish.capture.onnx.symbols import LONGEST
 from planish.capture.onnx.tensors import onnx_dtype
 from planish.errors import ModelError, NeedsValue, UnsupportedOp
@@ -100,16 +100,28 @@ class Call:
         elements = self.known_sizes(i, what)
         if elements is not None:
             return elements
-        return self.said("sizes", [self[i]], [most] * self.count(i, what), limit=most)
+        self.count(i, what)
+        parts = (self.said("sizes", [piece], [most] * number_of(piece.shape), limit=most)
+                 if isinstance(piece, Node) else piece for piece in pieces(self[i]))
+        return tuple(size for part in parts for size in part)
+
+    def sizes_if_known(self, i: int, what: str) -> list[Dim | None]:
+        """The elements of operand `i`, flat: Dims, and None for those that depend on inputs' values."""
+        self.count(i, what)
+        parts = ([None] * number_of(piece.shape) if isinstance(piece, Node) else piece
+                 for piece in pieces(self[i]))
+        return [size for part in parts for size in part]
 
     def said(self, function: str, nodes: Sequence[Node], most: Sequence[Dim],
              **parameters: Any) -> tuple[Dim, ...]:
         """Sizes that a host function says of nodes, as fresh symbols; each is at most what `most` says."""
         return self._fresh(nodes).sizes(function, nodes, most, **parameters)
 
-    def moved(self, function: str, nodes: Sequence[Node], rank: int, **parameters: Any) -> Node:
-        """The first of the nodes as a host function lays it out, by the values of the others."""
-        return self._fresh(nodes).moved(function, nodes, nodes[0].dtype, rank, **parameters)
+    def moved(self, function: str, nodes: Sequence[Node], shape: Sequence[Dim | None],
+              **parameters: Any) -> Node:
+        """The first of the nodes as a host function lays it out, by the values of the others; None stands for
+        a size that it says."""
+        return self._fresh(nodes).moved(function, nodes, nodes[0].dtype, shape, **parameters)
 
     def _fresh(self, nodes: Sequence[Node]) -> FreshSizes:
         if self.fresh is None or self.is_body:

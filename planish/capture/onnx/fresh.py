@@ -61,10 +61,10 @@ class FreshSizes:
                 self.call(function, operands, tuple(map(stated_type, dims)), **parameters)
         return self.said[key]
 
-    def moved(self, function: str, operands: Sequence[Node], dtype: DType, rank: int,
+    def moved(self, function: str, operands: Sequence[Node], dtype: DType, shape: Sequence[Dim | None],
               **parameters: Any) -> Node:
-        """What a host function makes of arrays, of a rank, and of sizes that it says."""
-        type_ = TensorType(dtype, tuple(self.symbol() for _ in range(rank)))
+        """What a host function makes of arrays; None in its shape stands for a size that it says."""
+        type_ = TensorType(dtype, tuple(self.symbol() if d is None else d for d in shape))
         return self.call(function, operands, (type_,), **parameters)
 
     def implied_equal(self, error: BaseException | None) -> tuple[str, Dim] | None:

@@ -47,8 +47,8 @@ def reshaped(x: Node, shape: Sequence[Dim]) -> Node:
 def reshape(call: Call) -> Node:
     elements = call.known_sizes(1, "shape")
     if elements is None:
-        copies = not call.flag("allowzero")
-        return call.moved("reshape", [call[0], call[1]], call.count(1, "shape"), copy_zero=copies)
+        given = [None if d in (0, -1) else d for d in call.sizes_if_known(1, "shape")]
+        return call.moved("reshape", [call[0], call[1]], given, copy_zero=not call.flag("allowzero"))
     wanted = list(elements)
     if not call.flag("allowzero"):
         if any(d == 0 for d in wanted[call.rank():]):
@@ -84,7 +84,7 @@ def flatten(call: Call) -> Node:
 @translates("Squeeze")
 def squeeze(call: Call) -> Node:
     if call.has(1) and call.known_sizes(1, "axes") is None:
-        return call.moved("squeeze", [call[0], call[1]], call.rank() - call.count(1, "axes"))
+        return call.moved("squeeze", call.nodes(), [None] * (call.rank() - call.count(1, "axes")))
     given = call.axes(1)
     axes = [i for i, d in enumerate(call.shape()) if d == 1] if given is None else given
     for axis in axes:
@@ -96,7 +96,7 @@ def squeeze(call: Call) -> Node:
 @translates("Unsqueeze")
 def unsqueeze(call: Call) -> Node:
     if call.has(1) and call.known_sizes(1, "axes") is None:
-        return call.moved("unsqueeze", [call[0], call[1]], call.rank() + call.count(1, "axes"))
+        return call.moved("unsqueeze", call.nodes(), [None] * (call.rank() + call.count(1, "axes")))
     count = len(call.integers(1, "axes") if call.has(1) else call.attribute("axes", ()))
     rank = call.rank() + count
     axes = call.axes(1, rank) or ()
@@ -129,7 +129,7 @@ def _expanded_at_run_time(call: Call) -> Node:
         sizes = call.said("expanded_sizes", [call[1]], [LONGEST] * max(x.ndim, count), shape=x.shape)
         padded = (1,) * (len(sizes) - x.ndim) + x.shape
         return broadcast(x, [d if n == 1 else n for d, n in zip(sizes, padded)])
-    return call.moved("expand", [x, call[1]], max(x.ndim, count))
+    return call.moved("expand", [x, call[1]], [None] * max(x.ndim, count))
 
 
 def broadcast(x: Node, shape: Sequence[Dim]) -> Node:
@@ -199,7 +199,7 @@ def slice_(call: Call) -> Node:
     if not all(known_there[2:]):
         axes_node = call[3] if call.has(3) else constant(np.arange(count))
         steps_node = call[4] if call.has(4) else constant(np.ones(count, np.int64))
-        return call.moved("slice", [call[0], call[1], call[2], axes_node, steps_node], call.rank())
+        return call.moved("slice", [call[0], call[1], call[2], axes_node, steps_node], [None] * call.rank())
     axes = call.axes(3) or tuple(range(count))
     steps = call.integers(4, "steps") if call.has(4) else [1] * count
     if all(known_there):

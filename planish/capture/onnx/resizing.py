@@ -217,7 +217,7 @@ def resize(call: Call) -> Node:
     if call.has(2) and call.shape(2) != (0,):
         chosen = _scaled(call, axes, call.floats(2, "scales"), region)
     else:
-        chosen = _sized(call, axes, call.sizes(3, "sizes"), region)
+        chosen = _sized(call, axes, call.sizes_at_run_time(3, "sizes"), region)
     return _resized(call, chosen, coordinates, call.attribute("nearest_mode", "round_prefer_floor"))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -20,7 +21,7 @@ from planish.ir import Graph, Node, constant, interpret
 from planish.ir.node import make_node
 from planish.ops import get_op
 from planish.ops.rules import ops
-from planish.types import BOOL, INT64, Dim, DType, is_static
+from planish.types import BOOL, INT64, Dim, DType, Shape, is_static
 from planish.types.dim import is_nonnegative, maximum, minimum
 
 if TYPE_CHECKING:
@@ -93,6 +94,21 @@ def known(value: Value | None) -> np.ndarray | None:
 
 def _is_whole(dtype: DType) -> bool:
     return dtype.is_integer or dtype is BOOL
+
+
+def number_of(shape: Shape) -> int:
+    """How many elements there are, where sizes are numbers."""
+    return prod(d for d in shape if is_static(d))
+
+
+def pieces(node: Node) -> list[np.ndarray | Node]:
+    """What a vector is joined of: parts whose elements are known as Dims, and nodes."""
+    if node.op.name == "concat":
+        return [piece for part in node.operands for piece in pieces(part)]
+    if node.op.name == "reshape" and node.shape == (1,) and node.operands[0].op.name == "size":
+        return [dims_of([node.operands[0].attributes.dim])]
+    elements = known(node)
+    return [node if elements is None else elements.reshape(-1)]
 
 
 def computed(node: Node) -> np.ndarray | None:

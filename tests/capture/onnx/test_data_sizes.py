@@ -342,3 +342,30 @@ def test_values_that_mean_no_size(name: str, feeds: Feeds, message: str) -> None
     for strategy in STRATEGIES:
         with pytest.raises(PlanishError, match=message):
             run(graph, feeds, strategy)
+
+
+# --- Resize
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"])
+@pytest.mark.parametrize("by", ["sizes", "scales", "shape"])
+def test_resize_on_open_sizes(mode: str, coordinates: str, by: str) -> None:
+    """By sizes that an input holds, by scales, and to the shape of another tensor."""
+    attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    constants = {"scales": np.array([1, 1, 1.5, 0.75], np.float32), "front": np.array([2, 3])}
+    nodes = {"scales": [node("Resize", ["x", "", "scales"], ["y"], **attributes)],
+             "sizes": [node("Concat", ["front", "s"], ["to"], axis=0),
+                       node("Resize", ["x", "", "", "to"], ["y"], **attributes)],
+             "shape": [node("Shape", ["z"], ["to"]),
+                       node("Resize", ["x", "", "", "to"], ["y"], **attributes)]}
+
+    def draw(rng: np.random.Generator) -> Feeds:
+        x = rng.normal(size=(2, 3, *lengths(rng, 2, 3, 9))).astype(np.float32)
+        more = {"sizes": {"s": np.array(lengths(rng, 2, 2, 12))}, "scales": {},
+                "shape": {"z": np.zeros((2, 3, *lengths(rng, 2, 2, 12)), np.float32)}}
+        return {"x": x, **more[by]}
+    inputs = {"x": (np.float32, (2, 3, "h", "w")), "s": (np.int64, (2,)), "z": (np.float32, (2, 3, "a", "b"))}
+    model = make_model(nodes[by], {n: inputs[n] for n in draw(np.random.default_rng(0))}, ("y",), opset=18,
+                       initializers=constants)
+    # The reference evaluator is in float64; at a tie of nearest, ONNX Runtime's float32 chooses otherwise.
+    agree(model, draw, reference, factor=32)
