@@ -40,13 +40,14 @@ def string_concat(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 @host_function("regex_full_match")
 def regex_full_match(x: np.ndarray, *, pattern: str) -> np.ndarray:
-    whole = _compiled(pattern).fullmatch
+    whole = compiled(pattern).fullmatch
     return _map(lambda v: whole(v) is not None, x, bool)
 
 
 @lru_cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The classes \\w, \\d and \\s are those of ASCII, as RE2 has them. Raises re.error."""
+    return re.compile(pattern, re.ASCII)
 
 
 @host_function("string_split")

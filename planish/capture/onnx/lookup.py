@@ -24,7 +24,8 @@ ML = "ai.onnx.ml"
 # --- places in a list
 
 def place_in(call: Call, x: Node, keys: np.ndarray) -> Node:
-    """The int64 place of the last key that each element equals, -1 where none does. NaN equals NaN."""
+    """The int64 place of the last key that each element equals, -1 where none does. NaN equals NaN since
+    version 4 of ai.onnx.ml."""
     if x.dtype is STRING:
         return call.host("places", [x, constant(keys)], TensorType(INT64, x.shape))
     ordered, places = _sorted(keys.astype(x.dtype.numpy))
@@ -33,7 +34,7 @@ def place_in(call: Call, x: Node, keys: np.ndarray) -> Node:
     at = _last_not_above(x, constant(ordered), ordered.size)
     same = ops.eq(ops.take(constant(ordered), at, axis=0), x)
     found = ops.select(same, ops.take(constant(places), at, axis=0), number(-1, INT64))
-    nans = np.flatnonzero(keys != keys)
+    nans = np.flatnonzero(keys != keys) if call.opset >= 4 else np.empty(0)
     return ops.select(ops.is_nan(x), number(nans[-1], INT64), found) if nans.size else found
 
 

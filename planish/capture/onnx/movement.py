@@ -399,7 +399,7 @@ _MIRRORS: dict[str, Callable[[Node, Dim], Node]] = {
 def constant_(call: Call) -> Node:
     """The attribute's name says what it holds: a tensor, or numbers of one dtype."""
     dtypes = {"value": None, "value_int": np.int64, "value_ints": np.int64, "value_float": np.float32,
-              "value_floats": np.float32}
+              "value_floats": np.float32, "value_string": object, "value_strings": object}
     held = [name for name in call.attributes if name in dtypes]
     if len(held) != 1:
         names = ", ".join(call.attributes) or "no attribute"

@@ -9,6 +9,7 @@ import re
 from planish.capture.onnx.call import Call, translates
 from planish.ir import Node
 from planish.ops.host_images import require_pillow
+from planish.ops.host_text import compiled
 from planish.types import BOOL, INT64, STRING, UINT8, TensorType, broadcast_shapes
 
 CASES = ("NONE", "LOWER", "UPPER")
@@ -48,9 +49,9 @@ def string_concat(call: Call) -> Node:
 def regex_full_match(call: Call) -> Node:
     pattern = call.attribute("pattern", "")
     try:
-        re.compile(pattern)
+        compiled(pattern)
     except re.error as error:
-        call.invalid(f"pattern {pattern!r} is no regular expression: {error}")
+        call.refuse(f"pattern {pattern!r}: {error}", "write it as Python's re has it")
     return call.host("regex_full_match", [call[0]], TensorType(BOOL, call.shape()), pattern=pattern)
 
 

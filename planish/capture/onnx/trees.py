@@ -177,24 +177,20 @@ def tree_ensemble_regressor(call: Call) -> Node:
 
 @translates("TreeEnsembleClassifier", domain=ML)
 def tree_ensemble_classifier(call: Call) -> tuple[Node, Node]:
-    """The class of the greatest score, and the scores. Where all votes of two classes are for one, they are
-    its probability (votes that are all positive), or its side of 0."""
+    """The class of the greatest score, and the scores. Where of two classes all votes are for number 0, they
+    are, as boosters write it, for the second one: its probability (where no vote is negative), or its side of
+    0."""
     x, labels = as_float(as_rows(call)), class_labels(call)
     base = _numbers(call, "base_values")
-    voted_for = sorted(set(call.attribute("class_ids", ())))
-    if len(labels) == 2 and len(voted_for) == 1:
-        return _one_of_two(call, x, labels, voted_for[0], base)
+    if len(labels) == 2 and set(call.attribute("class_ids", ())) == {0}:
+        return _one_of_two(call, x, labels, base)
     scores = _scores(call, x, _trees_of_lists(call, x, "class", len(labels)), "SUM", base)
     return pick(labels, scores), cast(transformed(call, scores), FLOAT32)
 
 
-def _one_of_two(call: Call, x: Node, labels: np.ndarray, voted_for: int,
-                base: np.ndarray) -> tuple[Node, Node]:
-    trees = _trees_of_lists(call, x, "class", 2)
-    score = _scores(call, x, trees, "SUM")
-    score = ops.slice(score, starts=(0, voted_for), stops=(x.shape[0], voted_for + 1), steps=(1, 1))
-    if len(base):
-        score = score + number(base[-1] if len(base) == 2 else base[0], x.dtype)
+def _one_of_two(call: Call, x: Node, labels: np.ndarray, base: np.ndarray) -> tuple[Node, Node]:
+    trees = _trees_of_lists(call, x, "class", 1)
+    score = _scores(call, x, trees, "SUM", base[-1:])
     positive = bool((trees.votes >= 0).all())
     second = ops.gt(score, number(0.5 if positive else 0.0, x.dtype))
     plain = positive and call.attribute("post_transform", "NONE") == "NONE"
