@@ -397,16 +397,16 @@ REFUSED: dict[str, tuple[Any, type, str]] = {
     ),
     "several operators": (
         lambda: model_of(
-            node("NonZero", ["x"], ["a"], name="nz"),
-            node("Unique", ["x"], ["b"]),
-            node("Unique", ["b"], ["c"]),
+            node("Twist", ["x"], ["a"], name="nz"),
+            node("Whirl", ["x"], ["b"]),
+            node("Whirl", ["b"], ["c"]),
             node("Fancy", ["x"], ["y"], domain="com.acme"),
             domains={"com.acme": 3},
         ),
         UnsupportedOp,
         ("model uses 3 operators that planish does not have:\n"
-         "  NonZero (domain 'ai.onnx', opset 17): node 'nz' (NonZero -> 'a')\n"
-         "  Unique (domain 'ai.onnx', opset 17): node (Unique -> 'b') and 1 more\n"
+         "  Twist (domain 'ai.onnx', opset 17): node 'nz' (Twist -> 'a')\n"
+         "  Whirl (domain 'ai.onnx', opset 17): node (Whirl -> 'b') and 1 more\n"
          "  Fancy (domain 'com.acme', opset 3): node (Fancy -> 'y')\n"
          "Export the model with other operators in their place, "
          "or take the part without them (onnx.utils.extract_model)."),
