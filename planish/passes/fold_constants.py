@@ -3,8 +3,9 @@
     1.0 / sqrt(64.0) -> 0.125
 
 What is not worth its bytes stays: a result of more than FREE_BYTES that is larger than all it was made from
-(an iota, a broadcast and what is computed from them). Random ops are never folded: the key may be fixed, the
-stream is the program's.
+(an iota, a broadcast and what is computed from them). An operand of a contraction is worth more, up to
+WEIGHT_GROWTH times what it was made from: weights that are constant, quantised ones too, are packed while
+compiling. Random ops are never folded: the key may be fixed, the stream is the program's.
 """
 from __future__ import annotations
 
@@ -14,13 +15,16 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from planish.ir import Graph, Node, constant, interpret
+from planish.ir.node import make_node
 from planish.ops.rules import ops
 from planish.passes.protocol import Context
 from planish.rewrite import uniform_value
 from planish.types import Expr, element_count, evaluate_dim
 
 FREE_BYTES = 64 << 10       # a folded constant of this size costs nothing worth counting
+WEIGHT_GROWTH = 8           # from integers of a byte to float64
 COMPUTE_BYTES = 256 << 20   # no intermediate value of folding is larger
+UNWORTHY = frozenset({"iota", "broadcast_to"})
 UNFOLDED = frozenset({"structure", "random", "effect", "host", "control", "composite"})
 
 
@@ -40,11 +44,24 @@ class _Folder:
     source_bytes: dict[Node, int] = field(default_factory=dict)
 
     def step(self, node: Node, uses: Mapping[Node, int]) -> tuple[Node, str] | None:
-        if not self.hangs_on_constants(node) or node.op.name in ("iota", "broadcast_to"):
+        if self.hangs_on_constants(node) and self.is_worth(node, max(FREE_BYTES, self.source_bytes[node])):
+            return _compact(evaluate(node), node), node.op.name
+        return self.with_weights(node) if node.op.has("contraction") else None
+
+    def is_worth(self, node: Node, most: int) -> bool:
+        return node.op.name not in UNWORTHY and _bytes(node) <= most
+
+    def with_weights(self, node: Node) -> tuple[Node, str] | None:
+        """The contraction with operands that hang on constants computed."""
+        operands = tuple(_compact(evaluate(o), o) if self.is_weight(o) else o for o in node.operands)
+        if operands == node.operands:
             return None
-        if _bytes(node) > max(FREE_BYTES, self.source_bytes[node]):
-            return None
-        return _compact(evaluate(node), node), node.op.name
+        return make_node(node.op, operands, node.attributes), "weights"
+
+    def is_weight(self, node: Node) -> bool:
+        if node not in self.source_bytes or node.op.name == "constant":
+            return False
+        return self.is_worth(node, WEIGHT_GROWTH * self.source_bytes[node])
 
     def hangs_on_constants(self, node: Node) -> bool:
         """Notes the bytes of the constants under `node` where only constants and iotas are under it."""

@@ -9,9 +9,10 @@ import pytest
 from planish.compiler import compile_graph
 from planish.errors import TypeRuleError
 from planish.ir import Graph, constant, input_node, interpret, parse_graph, print_graph
-from planish.ops.convert import between
+from planish.ops.convert import between, converted
 from planish.ops.rules import ops
 from planish.ops.samples import random_array, special_values
+from planish.rewrite.rules.cast import holds
 from planish.types import BOOL, DTYPES, FLOAT32, STORAGE, DType, TensorType, dtype_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NaN and overflow are the subject
@@ -115,3 +116,26 @@ def test_a_scatter_that_adds_refuses() -> None:
     x, index = input_node("x", TensorType(dtype_of("uint4"), (4,))), constant(np.array([[1]]))
     with pytest.raises(TypeRuleError, match="u4 is for storage only"):
         ops.scatter_nd(x, index, ops.slice(x, starts=(0,), stops=(1,), steps=(1,)), reduction="add")
+
+
+@pytest.mark.parametrize("narrow", STORAGE, ids=str)
+def test_what_rules_believe_a_dtype_holds(narrow: DType) -> None:
+    """Every value comes back from a dtype said to hold it; none for storage is said to hold another."""
+    values = special_values(narrow)
+    for wide in (*DTYPES, *STORAGE):
+        if wide is narrow or not holds(wide, narrow):
+            continue
+        assert not wide.is_storage
+        back = converted(converted(values, wide), narrow)
+        assert not differ(back, values).any(), f"{wide} does not hold {narrow}"
+
+
+def test_the_reference_in_float64_rounds_where_the_program_does() -> None:
+    """A cast to a dtype for storage is meant to round: it is no error of the program."""
+    x = input_node("x", TensorType(FLOAT32, (300,)))
+    narrow = ops.cast(x * 3.0, dtype=dtype_of("float8_e4m3fn"))
+    graph = Graph((x,), (ops.cast(narrow, dtype=FLOAT32) * 0.1, narrow))
+    array = np.random.default_rng().normal(size=300).astype(np.float32)
+    wide, kept = interpret(graph, [array], precision="float64")
+    assert wide.dtype == np.float64 and kept.dtype == dtype_of("float8_e4m3fn").numpy
+    np.testing.assert_allclose(compile_graph(graph)(array)[0], wide, rtol=1e-6)

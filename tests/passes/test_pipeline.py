@@ -167,6 +167,20 @@ def test_one_hot_of_an_infinite_table_stays_a_product() -> None:
 
 # --- single passes in the corners
 
+def test_folding_dequantises_weights() -> None:
+    """Four times the bytes of the constants, which only a contraction is worth."""
+    quantised = np.random.default_rng(0).integers(-128, 128, (300, 400)).astype(np.int8)
+
+    def program(x: Node, y: Node) -> tuple[Node, ...]:
+        weights = ops.cast(constant(quantised), dtype=FLOAT32) * constant(np.float32(0.1))
+        return ops.dot_general(x, weights, lhs_contract=(1,), rhs_contract=(0,)), y + weights
+    graph, records = run_pipeline(build_graph(program, f32(2, 300), f32(300, 400)), passes=[fold_constants],
+                                  hook=verify_each)
+    assert by_name(records)["fold_constants"] == {"weights": 1}
+    product, total = graph.outputs
+    assert product.operands[1].op.name == "constant" and total.operands[1].op.name == "mul"
+
+
 def test_folding_leaves_what_is_large_but_folds_what_it_shrinks_to() -> None:
     def program(x: Node) -> tuple[Node, Node, Node]:
         large = ops.broadcast_to(number(2), shape=(1 << 20,)) + number(1)

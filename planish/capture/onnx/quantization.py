@@ -13,7 +13,7 @@ from planish.capture.onnx.movement import reshaped, sliced
 from planish.capture.onnx.narrow import FLOATS8, saturated
 from planish.capture.onnx.pointwise import cast
 from planish.capture.onnx.sizes import computed
-from planish.ir import Node, constant
+from planish.ir import Node
 from planish.ops.linear import matrix_product
 from planish.ops.rules import FLOATS, ops
 from planish.types import FLOAT32, INT16, INT32, UINT8, DType
@@ -90,19 +90,9 @@ def _along_axis(call: Call, x: Node) -> Node:
 # --- products: of bytes less their zero points, which are int16, summed in int32
 
 def _less_zero_point(x: Node, zero: Node | None) -> Node:
-    """x - zero; weights are computed now, so that they can be packed while compiling."""
     if x.dtype.is_float:
         return cast(x, FLOAT32)
-    if zero is None:
-        offset = np.zeros((), np.int16)
-    else:
-        known = computed(zero)
-        if known is None or x.op.name != "constant":
-            return cast(x, INT16) - cast(zero, INT16)
-        offset = known.astype(np.int16)
-    if x.op.name != "constant":
-        return cast(x, INT16)
-    return constant(x.attributes.array.astype(np.int16) - offset)
+    return cast(x, INT16) if zero is None else cast(x, INT16) - cast(zero, INT16)
 
 
 @translates("MatMulInteger")

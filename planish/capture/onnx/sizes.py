@@ -93,7 +93,7 @@ def known(value: Value | None) -> np.ndarray | None:
 
 
 def _is_whole(dtype: DType) -> bool:
-    return dtype.is_integer or dtype is BOOL
+    return (dtype.is_integer and not dtype.is_storage) or dtype is BOOL
 
 
 def number_of(shape: Shape) -> int:

@@ -139,6 +139,21 @@ def test_too_few_bytes(dtype: str) -> None:
         load_graph(model)
 
 
+def test_movement_of_constants() -> None:
+    """What is computed while the model is read, too; a shape may be a cast of one."""
+    w, sizes = (np.array(v).astype(k) for v, k in (([2, -3, 1], ml_dtypes.int4), ([2, 3], ml_dtypes.uint4)))
+    made = [helper.make_node("Concat", ["w", "w"], ["a"], axis=0),
+            helper.make_node("Gather", ["w", "i"], ["b"]),
+            helper.make_node("Cast", ["sizes"], ["s"], to=7), helper.make_node("Reshape", ["x", "s"], ["c"])]
+    model = make_model(made, {"x": np.zeros(6, np.float32)}, ["a", "b", "c"], opset=25,
+                       initializers={"w": w, "i": np.array([2, 0]), "sizes": sizes})
+    x = np.arange(6, dtype=np.float32)
+    check_equal(model, {"x": x}, np.concatenate([w, w]), w[[2, 0]], x.reshape(2, 3))
+    model = make_model([helper.make_node("Add", ["w", "w"], ["a"])], {"x": x}, ["a"], initializers={"w": w})
+    with pytest.raises(ModelError, match="i4 is for storage only: cast it"):
+        load_graph(model)
+
+
 # --- QuantizeLinear, DequantizeLinear
 
 SHAPE = (3, 10, 4)
