@@ -36,6 +36,7 @@ class Exported:
 
 
 VOCABULARY = 1000
+EAGER: dict[str, Any] = {"attn_implementation": "eager"}  # the exporter can't decompose the fused one there
 TOKENS = {"input_ids": ("batch", "sequence")}
 
 
@@ -78,7 +79,8 @@ def llama() -> Any:
 
 def t5() -> Any:
     from transformers import T5Config, T5ForConditionalGeneration
-    config = T5Config(vocab_size=VOCABULARY, d_model=128, d_kv=64, d_ff=256, num_layers=2, num_heads=2)
+    config = T5Config(vocab_size=VOCABULARY, d_model=128, d_kv=64, d_ff=256, num_layers=2, num_heads=2,
+                      **EAGER)
     names = ("input_ids", "decoder_input_ids")
     return FirstOutput(T5ForConditionalGeneration(config), names, use_cache=False)
 
@@ -139,7 +141,7 @@ def convnext() -> Any:
 def swin() -> Any:
     from transformers import SwinConfig, SwinModel
     config = SwinConfig(image_size=56, patch_size=4, embed_dim=64, depths=[2, 2], num_heads=[2, 4],
-                        window_size=7)
+                        window_size=7, **EAGER)
     return FirstOutput(SwinModel(config, add_pooling_layer=False), ("pixel_values",))
 
 

@@ -108,14 +108,18 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     when the kernel is not a contraction that this form suits. New buffers are entered in `buffers`."""
     kernel = split_sum(kernel)
     roles = choose_roles(kernel, hint, buffers)
-    if roles is None or _work(kernel, hint) < LEAST_WORK or _packs_for_one_use(roles, buffers):
+    if roles is None:
         return None
     parts = contraction_of(kernel)
     assert parts is not None
     lanes = machine.vector_bytes // parts.sum.dtype.itemsize
+    if _width(kernel, roles, hint) < lanes // 2:
+        roles = _across_the_result(kernel, hint, buffers) or roles
+    if _work(kernel, hint) < LEAST_WORK or _packs_for_one_use(roles, buffers):
+        return None
     rows, vectors = (TILES if _has_known_rows(roles) else APART)[machine.registers]
     extent = {a.name: a.extent for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
-    if hinted(extent[roles.n], hint) < lanes // 2:
+    if _width(kernel, roles, hint) < lanes // 2:
         return None
     tile = RegisterTile(roles.batch, roles.m, (roles.n,), roles.k, rows, vectors, lanes, packed=True)
     before: list[Kernel] = []
@@ -170,6 +174,16 @@ def _factor(x: Scalar) -> Load | None:
 
 def _work(kernel: Kernel, hint: dict[str, int]) -> int:
     return prod(hinted(a.extent, hint) for a in (*kernel.shared, *stage_axes(kernel.stages[0])))
+
+
+def _across_the_result(kernel: Kernel, hint: dict[str, int], buffers: Buffers) -> Roles | None:
+    """Constant weights on the right though the result does not lie along them: it is stored lane by lane."""
+    roles = choose_roles(kernel, hint, buffers, any_order=True)
+    return roles if roles is not None and buffers.is_constant(roles.rhs.buffer) else None
+
+
+def _width(kernel: Kernel, roles: Roles, hint: dict[str, int]) -> int:
+    return hinted(next(a.extent for a in kernel.shared if a.name == roles.n), hint)
 
 
 def _axes_of(load: Load) -> set[str]:

@@ -84,3 +84,18 @@ def test_a_gate_on_a_laid_out_convolution(height: Dim, disable: str) -> None:
     array = rng.normal(size=(2, 12, 9, 10)).astype(np.float32)
     expected, = interpret(graph, [array], precision="float64")
     np.testing.assert_allclose(compiled(array)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("places", [(9, 10), (1, 3), (2, 1)])
+@pytest.mark.parametrize("channels", [16, 21])
+def test_a_convolution_is_the_result(places: tuple[int, int], channels: int) -> None:
+    """The result keeps its order: with few places along a row it is stored across. Rows of tiles overlap."""
+    rng = np.random.default_rng()
+    sizes = (symbol("n"), symbol("h"), symbol("w"))
+    array = rng.normal(size=(3, 33, *places)).astype(np.float32)
+    for shape in ((sizes[0], 33, *sizes[1:]), (sizes[0], 33, *places), array.shape):
+        x = input_node("x", TensorType(FLOAT32, shape))
+        y = ops.sigmoid(conv(conv(x, 24, 1, rng), channels, 1, rng))
+        graph = Graph((x,), (y,))
+        expected, = interpret(graph, [array], precision="float64")
+        np.testing.assert_allclose(compile_graph(graph)(array)[0], expected, rtol=1e-4, atol=1e-4)

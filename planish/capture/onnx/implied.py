@@ -6,7 +6,7 @@ doubled again), the size is held to that, and a call checks it.
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import permutations
 
 from planish.errors import TypeRuleError
@@ -49,12 +49,21 @@ def _bounds(size: Dim, other: Dim) -> Found:
 
 
 def _lows(size: Dim, other: Dim) -> Found:
-    """A minimum or maximum with a number, which a symbol that is no smaller decides."""
-    for symbol in symbols_of(other).values():
-        for low in sorted(extreme_limits(other)):
-            narrow = {symbol.name: symbol_of(symbol.name, low, symbol.high)}
-            if low > symbol.low and substitute(size, narrow) == substitute(other, narrow):
-                yield symbol, low, None, 1
+    """A minimum or maximum with a number, which symbols that are no smaller decide: a size that is not
+    empty."""
+    symbols = {**symbols_of(size), **symbols_of(other)}
+    for low in sorted({*extreme_limits(other), *STEPS, 1}):
+        raised = {n: symbol_of(n, low, s.high) for n, s in symbols.items() if s.low < low}
+        if raised and _are_equal(size, other, raised):
+            for name in list(raised):  # those that matter
+                fewer = {n: d for n, d in raised.items() if n != name}
+                raised = fewer if _are_equal(size, other, fewer) else raised
+            yield from ((symbols[name], low, None, 1) for name in raised)
+            return
+
+
+def _are_equal(size: Dim, other: Dim, values: Mapping[str, Dim]) -> bool:
+    return substitute(size, values) == substitute(other, values)
 
 
 def _steps(size: Dim, other: Dim) -> Found:
@@ -62,7 +71,7 @@ def _steps(size: Dim, other: Dim) -> Found:
     for symbol in symbols_of(size).values():
         for step in STEPS:
             even = {symbol.name: symbol_of(symbol.name, symbol.low, symbol.high) // step * step}
-            if substitute(size, even) == substitute(other, even):
+            if _are_equal(size, other, even):
                 yield symbol, symbol.low, None, step
                 return
 

@@ -206,8 +206,8 @@ def _quotient(a: Dim, b: Dim) -> Dim:
         raise Undecided
     if is_nonnegative(a) and is_nonnegative(b):
         return a // b
-    if isinstance(a, int) and isinstance(b, int):
-        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    if is_static(b):
+        return (maximum(a, 0) // abs(b) - maximum(a * -1, 0) // abs(b)) * (1 if b > 0 else -1)
     raise Undecided
 
 

@@ -30,6 +30,7 @@ PAIR = 2                 # products of int16 that one instruction adds up
 # (bytes of a vector) -> x86's instruction for it
 MULTIPLY_ADD_PAIRS = {16: "llvm.x86.sse2.pmadd.wd", 32: "llvm.x86.avx2.pmadd.wd",
                       64: "llvm.x86.avx512.pmaddw.d.512"}
+IMAGE_AXES = 3           # axes of rows from which they are the places of images
 LONG_EPILOGUE = 8        # ops from which the epilogue is a loop over the tile's rows, not unrolled
 
 
@@ -67,6 +68,7 @@ class TileWriter(LoopWriter):
         self.batch, self.m, self.k = ([axes[n] for n in names] for names in (tile.batch, tile.m, tile.k))
         self.n = axes[tile.n[0]]
         self.rows = self.e.dim(self.count(self.m))
+        self.overlaps = len(self.m) >= IMAGE_AXES and not is_static(self.count(self.m))
         self.columns = self.e.dim(self.n.extent)
         scalars = (x for s in self.epilogue for x in walk(*stage_values(s)))
         self.long = sum(isinstance(x, Apply) for x in scalars) > LONG_EPILOGUE
@@ -154,8 +156,16 @@ class TileWriter(LoopWriter):
         loop.end()
 
     def row_tiles(self, first: Value, last: Value, first_panel: Value, last_panel: Value) -> None:
+        """Whole tiles, then one for each number of rows that may be left; the places of an image are many, so
+        that a last tile that computes some row again costs less than the code for every number."""
         b, height = self.b, self.tile.rows
         count = self.count(self.m)
+        if self.overlaps:
+            loop = b.loop(first, last, b.i64(1), hint="tile")
+            row = b.mul(loop.index, b.i64(height))
+            self.within({}, lambda: self.panels(row, height, first_panel, last_panel))
+            loop.end()
+            return
         full = b.bin("udiv", self.rows, b.i64(height))
         if not is_static(count) or count >= height:
             stop = b.intrinsic("smin", last, full)
@@ -191,12 +201,18 @@ class TileWriter(LoopWriter):
             partial.end()
 
     def tile_row(self, row: Value, i: int) -> TileRow:
-        at = row if i == 0 else self.b.add(row, self.b.i64(i))
-        axes = self.split(self.m, at)
+        axes = self.m_axes(row, self.b.i64(i))
         outside, self.e.scope = self.e.scope, Scope(self.e.scope, axes)
         pointer = self.e.pointer(self.lhs.buffer, self.at_k_zero(self.lhs))
         self.e.scope = outside
         return TileRow(axes, pointer)
+
+    def m_axes(self, row: Value, i: Value) -> dict[str, Value]:
+        """The values of the m axes at row `i` of a tile; rows past the end are the last one again."""
+        at = row if i == self.b.i64(0) else self.b.add(row, i)
+        if self.overlaps:
+            at = self.b.intrinsic("smin", at, self.b.add(self.rows, self.b.i64(-1)))
+        return self.split(self.m, at)
 
     def panel_loop(self, rows: list[TileRow], row: Value, first: Value, last: Value, at_once: int) -> None:
         loop = self.b.loop(first, last, self.b.i64(at_once), hint="panel")
@@ -427,7 +443,7 @@ class TileWriter(LoopWriter):
         """The epilogue of columns `span` of the kept accumulators, `lanes` at a time."""
         b = self.b
         loop = b.loop(b.i64(0), b.i64(height), b.i64(1), hint="row")
-        axes = self.split(self.m, b.add(row, loop.index))
+        axes = self.m_axes(row, loop.index)
         inner = b.loop(*span, b.i64(lanes), hint="column")
         total = self.kept(loop.index, per_row, inner.index, lanes)
         self.run_epilogue({**axes, self.n.name: b.add(column, inner.index)}, total, lanes)
