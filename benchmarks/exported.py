@@ -2,9 +2,13 @@
 
     python -m benchmarks.exported FOLDER [name ...]
 
-writes one NAME.onnx each by `torch.onnx.export(dynamo=True)`, batch and sequence (or nothing but the batch)
-left open. Needs torch, transformers and onnxscript; nothing is downloaded. The configurations keep the real
-sizes of a head and of a patch and are otherwise shrunk to two layers. `MODELS` lists them.
+writes one NAME.onnx each by `torch.onnx.export(dynamo=True)`, batch, sequence and image sizes left open.
+Needs torch, transformers and onnxscript; nothing is downloaded. The configurations keep the real sizes of a
+head and of a patch and are otherwise shrunk to two layers. `MODELS` lists them.
+
+    python -m benchmarks.exported --structure FOLDER NAME.onnx ...
+
+writes files without their weights, a few KB each, which `filled` gives random ones again.
 """
 from __future__ import annotations
 
@@ -262,7 +266,46 @@ def _randomise(module: Any) -> None:
             torch.nn.init.uniform_(buffer, 0.5, 2)
 
 
+# --- files without weights
+
+LARGE = 256  # elements from which a tensor of floats is a weight
+
+
+def without_weights(path: Path) -> bytes:
+    """A model whose weights are empty, without notes."""
+    import onnx
+    model = onnx.load(path)
+    for node in (*model.graph.node, *(n for f in model.functions for n in f.node)):
+        del node.metadata_props[:]
+        node.doc_string = ""
+    for value in (*model.graph.input, *model.graph.output):
+        del value.metadata_props[:]
+    del model.graph.value_info[:]
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.raw_data) > 4 * LARGE:
+            tensor.raw_data = b""
+    return model.SerializeToString()
+
+
+def filled(path: Path, rng: Any) -> Any:
+    """The model of a file without weights, with random ones: of a size that keeps values near 1."""
+    import numpy as np
+    import onnx
+    model = onnx.load(path)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT and not tensor.raw_data:
+            shape = tuple(tensor.dims)
+            values = rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]) if len(shape) > 2 else shape[0])
+            tensor.raw_data = values.astype(np.float32).tobytes()
+    return model
+
+
 def main(folder: str, *names: str) -> None:
+    if folder == "--structure":
+        folder, *files = names
+        for path in map(Path, files):
+            (Path(folder) / path.name).write_bytes(without_weights(path))
+        return
     Path(folder).mkdir(parents=True, exist_ok=True)
     for name in names or MODELS:
         path = Path(folder) / f"{name}.onnx"
