@@ -16,6 +16,8 @@ from planish.schedule.scalars import has_index_map, hinted, splat_of
 CHEAP = {"neg", "abs", "add", "sub", "mul", "cast", "select", "maximum", "minimum", "bitwise_and",
          "bitwise_or", "bitwise_xor", "bitwise_not", "logical_not", "eq", "ne", "lt", "le", "gt", "ge",
          "bitcast", "check"}
+MORE = 1.25         # how often a point is to be read until storing it pays
+CHAIN = 16          # operations of a chain, cheap ones too, that are not done over for every channel
 INLINE_LIMIT = 300  # nodes inlined into one kernel
 
 
@@ -34,6 +36,9 @@ class _Chooser:
         self.roots: set[Node] = set()
         self.sinks: dict[Node, set[Node]] = {}
         self.weight: dict[Node, int] = {}
+        self.chain: dict[Node, int] = {}
+        for node in graph.nodes():
+            self.chain[node] = self.arithmetic(node)
         for node in reversed(graph.nodes()):
             if not has_memory(node):
                 self.visit(node)
@@ -64,7 +69,19 @@ class _Chooser:
             return True
         if self.weight[next(iter(sinks))] > INLINE_LIMIT:
             return True
-        return self.is_costly(node) and (any(self.repeats(node, u) for u in users) or self.overlaps(node))
+        costly = self.is_costly(node)
+        if not self.is_free(node) and self.taken(node) > MORE * self.count(node):
+            return True
+        if (costly or self.chain[node] >= CHAIN) and any(self.repeats(node, u) for u in users):
+            return True
+        return costly and self.overlaps(node)
+
+    def arithmetic(self, node: Node) -> int:
+        """How many operations a point of a node costs where nothing below it is stored, memory and what must
+        be stored aside."""
+        if has_memory(node) or isinstance(node.type, tuple) or not has_index_map(node):
+            return 0
+        return sum(self.chain[o] for o in node.operands) + (not self.is_free(node))
 
     def is_free(self, node: Node) -> bool:
         """Recomputed rather than stored: pure movement, and arithmetic on single numbers' worth of data."""
@@ -99,7 +116,12 @@ class _Chooser:
 
     def overlaps(self, node: Node) -> bool:
         """Whether slices of a node read its points more than once: the taps of a window."""
-        return node.op.name != "pad" and self.sliced(node) > 1.25 * self.count(node)
+        return node.op.name != "pad" and self.sliced(node) > MORE * self.count(node)
+
+    def taken(self, node: Node) -> int:
+        """How many points of a node are read at indices."""
+        return sum(self.count(u) for u in self.users[node]
+                   if u.op.name in ("take", "take_along") and u.operands[0] is node)
 
     def sliced(self, node: Node) -> int:
         """How many points of a node are read through slices."""

@@ -16,6 +16,7 @@ from planish.ir.node import Node
 from planish.schedule.kernel import Apply, Buffer, Const, Index, Load, Scalar
 from planish.types import (
     BOOL,
+    INT32,
     INT64,
     UINT32,
     UINT64,
@@ -94,6 +95,7 @@ class Scalars:
         self.views: dict[str, str] = {}
         self._view_buffers: dict[tuple[str, Shape], Buffer] = {}
         self._memo: dict[tuple[Node, Point], Scalar] = {}
+        self._greatest: dict[Node, int] = {}
 
     def at(self, node: Node, index: Point) -> Scalar:
         """The value of `node` at `index`; of a materialised node, a load."""
@@ -119,6 +121,16 @@ class Scalars:
             args = tuple(self.at(o, broadcast_index(index, o.shape)) for o in node.operands)
             return Apply(node.op.name, args, node.dtype)
         return INDEX_MAPS[node.op.name](self, node, index)
+
+    def is_within(self, index: Node, size: Dim) -> bool:
+        """Whether an index is a constant whose elements are all places of an axis of (at least) this size."""
+        if index.op.name != "constant":
+            return False
+        if index not in self._greatest:
+            array = index.attributes.array
+            plain = array.size > 0 and array.min() >= 0
+            self._greatest[index] = int(array.max()) if plain else 2 ** 63
+        return self._greatest[index] < (bounds(size)[0] or 0)
 
     def _view(self, node: Node) -> Buffer | None:
         """A reshape of materialised row-major memory is the same memory."""
@@ -341,15 +353,22 @@ def wrapped_signed(i: Scalar, size: Dim) -> Scalar:
 
 
 def wrapped(i: Scalar, size: Dim) -> Scalar:
-    """A run-time index as the op table has it: negative counts from the end, then clamped into range."""
-    return clamped_scalar(wrapped_signed(i, size), size)
+    """A run-time index as the op table has it: negative counts from the end, then clamped into range. In
+    int32 as long as it is one and the size is: twice the lanes, and a minimum in one instruction."""
+    if i.dtype is not INT32 or not is_static(size) or size >= 2 ** 31:
+        return clamped_scalar(wrapped_signed(i, size), size)
+    zero, n = Const(0, INT32), Const(int(size), INT32)
+    counted = apply("select", apply("lt", i, zero, dtype=BOOL), apply("add", i, n), i, dtype=INT32)
+    below = apply("minimum", counted, Const(int(size) - 1, INT32))
+    return cast_to(apply("maximum", below, zero), INT64)
 
 
 def _take(s: Scalars, node: Node, index: Point) -> Scalar:
     x, where = node.operands
     axis = node.attributes.axis
     i = s.at(where, index[axis:axis + where.ndim])
-    return s.at(x, (*index[:axis], wrapped(i, x.shape[axis]), *index[axis + where.ndim:]))
+    inside = cast_to(i, INT64) if s.is_within(where, x.shape[axis]) else wrapped(i, x.shape[axis])
+    return s.at(x, (*index[:axis], inside, *index[axis + where.ndim:]))
 
 
 def _take_along(s: Scalars, node: Node, index: Point) -> Scalar:

@@ -161,7 +161,8 @@ def _weighted(x: Node, axis: int, index: Node, weights: Node) -> Node:
     return total
 
 
-# Coordinates and roundings under which result i of nearest is element i // scale, for scales that are whole
+# Coordinates and roundings under which result i of nearest is element i // scale, for scales that are whole:
+# so an open size needs no arithmetic on floats.
 _WHOLE = {("asymmetric", "floor"), ("tf_half_pixel_for_nn", "floor"), ("half_pixel", "round_prefer_floor"),
           ("half_pixel", "round_prefer_ceil"), ("pytorch_half_pixel", "round_prefer_floor"),
           ("pytorch_half_pixel", "round_prefer_ceil")}
@@ -176,7 +177,7 @@ def _repeated(x: Node, axis: int, times: int) -> Node:
 
 def _resize_axis(call: Call, x: Node, axis: Axis, mode: str, coordinates: str, rounding: str) -> Node:
     whole = axis.scale is not None and axis.scale.is_integer() and axis.scale >= 1
-    if mode == "nearest" and whole and (coordinates, rounding) in _WHOLE:
+    if mode == "nearest" and whole and not is_static(axis.size) and (coordinates, rounding) in _WHOLE:
         return _repeated(x, axis.number, int(axis.scale or 1))
     if is_static(axis.size) and axis.size == 0:
         call.refuse(f"axis {axis.number} is empty")

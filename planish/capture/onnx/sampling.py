@@ -19,7 +19,7 @@ from planish.capture.onnx.repetition import repeated
 from planish.capture.onnx.sizes import make_source, size_node
 from planish.ir import Node
 from planish.ops.rules import ops
-from planish.types import INT64, Dim, DType, element_count
+from planish.types import INT32, INT64, Dim, DType, element_count
 
 Taps = Sequence["Tap"]
 Read = Callable[[Node], Node]
@@ -45,11 +45,12 @@ def reader(x: Node, batch: Node) -> Read:
 
     `batch` has shape [R, 1, ...] and says which of the N; places broadcast against [R, C, ...].
     """
-    channels, area = x.shape[1], element_count(x.shape[2:])
+    channels, area, whole = x.shape[1], element_count(x.shape[2:]), element_count(x.shape)
+    dtype = INT32 if isinstance(whole, int) and whole < 2**31 else INT64
     channel = counter(batch.ndim, 1, channels)
-    start = (batch * size_node(channels, INT64) + channel) * size_node(area, INT64)
-    flat = reshaped(x, (element_count(x.shape),))
-    return lambda place: ops.take(flat, start + place, axis=0)
+    start = cast((batch * size_node(channels, INT64) + channel) * size_node(area, INT64), dtype)
+    flat = reshaped(x, (whole,))
+    return lambda place: ops.take(flat, start + cast(place, dtype), axis=0)
 
 
 def combinations(sizes: Sequence[Dim], taps: Sequence[Taps]) -> list[tuple[Node, Node | None, Node | None]]:
