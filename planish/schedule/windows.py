@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import reduce
+from math import prod
 
 from planish.ir.node import Node, constant, make_node
 from planish.ops import get_op
@@ -27,12 +28,42 @@ def by_axes(node: Node) -> Node:
     a = node.attributes
     wide, last = x.dtype.accumulator, x.ndim - 1
     value = _cast(x, wide)
+    if _follows_convolution(x):
+        return _by_channels(node, value)
     for axis in range(last):
         value = _along(_padded(value, a, axis), a, axis)
     if value is not _cast(x, wide) or a.padding[last] != (0, 0):
         value = _stored_rows(value, a, last)
     return _cast(_along(value, a, last), x.dtype)
 
+
+# --- beside a convolution, whose channels will lie innermost: no rows, and every tap is a vector of channels
+
+def _follows_convolution(x: Node) -> bool:
+    """Whether the values come from a convolution with constant weights, by points or windows."""
+    seen, stack = {x}, [x]
+    while stack:
+        node = stack.pop()
+        if node.op.name == "conv":
+            return node.operands[1].op.name == "constant"
+        if node.op.has("pointwise") or node.op.name in ("pad", "slice", "reduce_window"):
+            stack += [o for o in node.operands if o.ndim == x.ndim and o not in seen]
+            seen.update(node.operands)
+    return False
+
+
+def _by_channels(node: Node, value: Node) -> Node:
+    a = node.attributes
+    if prod(a.window) > MOST_TAPS:
+        return node
+    for axis in range(value.ndim):
+        value = _padded(value, a, axis)
+    for axis in range(value.ndim):
+        value = _along(value, a, axis)
+    return _cast(value, node.dtype)
+
+
+# --- one axis
 
 def _cast(x: Node, dtype: DType) -> Node:
     return x if x.dtype is dtype else get_op("cast")(x, dtype=dtype)

@@ -85,3 +85,24 @@ def test_every_nth_element(step: int, dtype: type) -> None:
     for count in (1, 8, 9, 40):
         x = rng.integers(0, 2 if dtype is np.bool_ else 100, (5, (count - 1) * step + 1)).astype(dtype)
         check(lambda node, n=x.shape[1]: ops.slice(node, starts=(0, 0), stops=(5, n), steps=(1, step)), x)
+
+
+@pytest.mark.parametrize("also_output", [False, True])
+@pytest.mark.parametrize("kind, size, stride", [("max", 3, 2), ("sum", 2, 2), ("max", 7, 1), ("max", 5, 1)])
+def test_beside_a_convolution(kind: str, size: int, stride: int, also_output: bool) -> None:
+    """Channels lie innermost where the convolution's result is not seen, and the window follows."""
+    from planish.ir import constant
+    rng = np.random.default_rng(size)
+    x = rng.normal(size=(1, 16, 18, 19)).astype(np.float32)
+    w, v = (constant(rng.normal(size=(32, c, 1, 1)).astype(np.float32)) for c in (16, 32))
+    ones = {"strides": (1, 1), "lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "groups": 1,
+            "padding": ((0, 0), (0, 0))}
+    node = input_node("x", TensorType(dtype_of(x), x.shape))
+    first = ops.relu(ops.conv(node, w, **ones))
+    half = size // 2
+    pooled = window(kind, (1, 1, size, size), (1, 1, stride, stride),
+                    ((0, 0), (0, 0), (half, half), (half, 0)))(first)
+    result = ops.conv(pooled, v, **ones)
+    graph = Graph((node,), (result, first) if also_output else (result,))
+    for got, want in zip(compile_graph(graph)(x), interpret(graph, [x]), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
