@@ -14,9 +14,11 @@ __version__ = "0.1.0"
 # the name of a submodule: importing that submodule would put the module in the place of the attribute.
 _LAZY = {
     "capture": "planish.capture",
+    "compile": "planish.torch.entry:compile",
     "compile_graph": "planish.compiler:compile_graph",
     "errors": "planish.errors",
     "freeze": "planish.api:freeze",
+    "from_exported": "planish.torch.exported:from_exported",
     "get_num_threads": "planish.runtime.threads:get_num_threads",
     "jit": "planish.api:jit",
     "load_onnx": "planish.api:load_onnx",
@@ -38,6 +40,8 @@ if TYPE_CHECKING:  # the same table for type checkers and editors
     from planish.compiler import compile_graph as compile_graph
     from planish.runtime.threads import get_num_threads as get_num_threads
     from planish.runtime.threads import set_num_threads as set_num_threads
+    from planish.torch.entry import compile as compile
+    from planish.torch.exported import from_exported as from_exported
 
 
 def __getattr__(name: str) -> Any:

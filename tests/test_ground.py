@@ -28,7 +28,7 @@ ORDER = [
     {"runtime"},
     {"compiler"},
     {"variants"},
-    {"api", "onnx"},
+    {"api", "onnx", "torch"},
     {"inspect"},
     {"serve"},
     {"cli"},

@@ -1,0 +1,56 @@
+"""PyTorch programs, read into the graph IR: `translate(fx_module)` gives a `Captured`.
+
+    translate.py        the walk over the FX graph, its inputs and outputs
+    call.py             an ATen call as its translation sees it, and the table of translations
+    captured.py         what is captured: the graph, and how arguments and results lie at its ends
+    promotion.py        torch's dtypes and its rule for mixed operands
+    sizes.py            SymInts to Dims
+    layouts.py          tensors whose axes lie in another order
+    tensors.py          tensors as arrays over the same memory, and back
+    decompositions.py   which of torch's decompositions are used
+
+The translations are tables, overload -> our ops, in files by family: pointwise, movement, creation,
+reductions, contractions, normalization, indexing, convolution, pooling, attention, random. torch is loaded at
+the first call.
+"""
+
+from __future__ import annotations
+
+from planish.capture.torch import (
+    attention,
+    contractions,
+    convolution,
+    creation,
+    indexing,
+    movement,
+    normalization,
+    pointwise,
+    pooling,
+    random,
+    reductions,
+)
+from planish.capture.torch.call import supported_overloads
+from planish.capture.torch.captured import Captured
+from planish.capture.torch.decompositions import decompositions
+from planish.capture.torch.tensors import to_array, to_tensor
+from planish.capture.torch.translate import translate
+
+__all__ = [
+    "Captured",
+    "attention",
+    "contractions",
+    "convolution",
+    "creation",
+    "decompositions",
+    "indexing",
+    "movement",
+    "normalization",
+    "pointwise",
+    "pooling",
+    "random",
+    "reductions",
+    "supported_overloads",
+    "to_array",
+    "to_tensor",
+    "translate",
+]

@@ -1,0 +1,63 @@
+"""ATen matrix products. float16 and bfloat16 are summed in float32 and rounded once, with what is added."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planish.capture.torch.call import Call, as_node, broadcast, cast, translates
+from planish.ir import Node
+from planish.ops.rules import ops
+
+
+def product(a: Node, b: Node, alpha: float = 1.0, result: Any = None) -> Node:
+    """a [..., M, K] times b [..., K, N], the axes before them the same in both."""
+    batch = tuple(range(a.ndim - 2))
+    return ops.dot_general(
+        a,
+        b,
+        lhs_contract=(a.ndim - 1,),
+        rhs_contract=(b.ndim - 2,),
+        lhs_batch=batch,
+        rhs_batch=batch,
+        alpha=alpha,
+        result=result,
+    )
+
+
+@translates("aten.mm.default", "aten.bmm.default")
+def mm(call: Call, a: Node, b: Node) -> Node:
+    return product(a, b)
+
+
+@translates("aten.mm.dtype", "aten.bmm.dtype")
+def mm_wide(call: Call, a: Node, b: Node, dtype: Any) -> Node:
+    return product(a, b, result=dtype)
+
+
+@translates("aten.addmm.default", "aten.baddbmm.default")
+def addmm(call: Call, bias: Node, a: Node, b: Node, beta: Any, alpha: Any) -> Node:
+    """beta bias + alpha a b; beta 0 leaves bias out, NaN and all."""
+    if not a.dtype.is_float:
+        total = product(a, b) * as_node(alpha, a.dtype) if alpha != 1 else product(a, b)
+        return total if beta == 0 else total + bias * as_node(beta, bias.dtype)
+    wide = call.dtype.accumulator
+    total = product(a, b, float(alpha), wide)
+    if beta != 0:
+        added = cast(bias, wide)
+        total = total + (added if beta == 1 else added * float(beta))
+    return cast(broadcast(total, call.shape), call.dtype)
+
+
+@translates("aten.mv.default", "aten.matmul.default", "aten.dot.default")
+def matmul(call: Call, a: Node, b: Node) -> Node:
+    return ops.matmul(a, b)
+
+
+@translates("aten.linear.default")
+def linear(call: Call, x: Node, weight: Node, bias: Node | None) -> Node:
+    """x [..., K] times weight [N, K] transposed."""
+    wide = call.dtype.accumulator
+    total = ops.dot_general(
+        x, weight, lhs_contract=(x.ndim - 1,), rhs_contract=(weight.ndim - 1,), result=wide
+    )
+    return cast(total if bias is None else total + cast(bias, wide), call.dtype)

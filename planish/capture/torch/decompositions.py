@@ -1,0 +1,45 @@
+"""Which of torch's decompositions are used: those of operators without a translation here.
+
+An overload with a translation is never decomposed: ours keep softmax, norms, attention, activations and
+convolutions whole. For the rest torch's own are taken, which work in float32 where torch's kernels do; of
+operators that torch's dispatcher itself takes apart, those parts (the Python versions beside them write in
+place).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from planish.capture.torch.call import find_translation
+
+# torch's decomposition gives other values than its kernel, or another order of random numbers.
+REFUSED: frozenset[str] = frozenset()
+
+
+@lru_cache(maxsize=1)
+def decompositions() -> dict[Any, Any]:
+    """Overload -> torch's decomposition, as aot_autograd and torch.export take it."""
+    import torch._decomp
+    import torch._refs  # noqa: F401
+    from torch._decomp import decomposition_table
+
+    return {op: function for op, function in decomposition_table.items() if _is_used(op)}
+
+
+def _is_used(op: Any) -> bool:
+    import torch
+
+    name = str(op)
+    if not isinstance(op, torch._ops.OpOverload):
+        return False  # higher-order operators
+    if find_translation(name) is not None or name in REFUSED or op._schema.is_mutable:
+        return False
+    return not torch_composes(op)
+
+
+def torch_composes(op: Any) -> bool:
+    """Whether torch's dispatcher takes the operator apart by itself."""
+    import torch
+
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")

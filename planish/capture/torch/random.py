@@ -1,0 +1,88 @@
+"""ATen random numbers: from keys that a call draws from torch's generator.
+
+A seed gives the same numbers run to run, and every call other numbers; they are not those that eager draws.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planish.capture.torch.call import Call, as_node, broadcast, cast, number, translates
+from planish.ir import Node
+from planish.ops.rules import ops
+from planish.types import BOOL, FLOAT32, FLOAT64, INT64, UINT64
+
+
+@translates("aten.rand.default", "aten.rand_like.default")
+def rand(call: Call, *arguments: Any) -> Node:
+    return ops.random_uniform(call.key(), shape=call.shape, dtype=call.dtype)
+
+
+@translates("aten.randn.default", "aten.randn_like.default")
+def randn(call: Call, *arguments: Any) -> Node:
+    return ops.random_normal(call.key(), shape=call.shape, dtype=call.dtype)
+
+
+@translates("aten.uniform.default")
+def uniform(call: Call, x: Node, low: Any, high: Any, generator: Any) -> Node:
+    _refuse_generator(call, generator)
+    unit = ops.random_uniform(call.key(), shape=call.shape, dtype=call.dtype.accumulator)
+    return cast(unit * (float(high) - float(low)) + float(low), call.dtype)
+
+
+@translates("aten.normal_functional.default")
+def normal(call: Call, x: Node, mean: Any, deviation: Any, generator: Any) -> Node:
+    _refuse_generator(call, generator)
+    unit = ops.random_normal(call.key(), shape=call.shape, dtype=call.dtype.accumulator)
+    return cast(unit * float(deviation) + float(mean), call.dtype)
+
+
+@translates("aten.randint.low", "aten.randint_like.low_dtype")
+def randint_between(call: Call, *arguments: Any) -> Node:
+    low, high = arguments[:2] if call.overload == "aten.randint.low" else arguments[1:3]
+    return _integers(call, low, high)
+
+
+@translates("aten.randint.default", "aten.randint_like.default")
+def randint(call: Call, *arguments: Any) -> Node:
+    return _integers(call, 0, arguments[0] if call.overload == "aten.randint.default" else arguments[1])
+
+
+def _integers(call: Call, low: Any, high: Any) -> Node:
+    """A 64-bit word modulo the count: the bias is the count over 2^64."""
+    bits = ops.random_bits(call.key(), shape=call.shape, dtype=UINT64)
+    first, last = as_node(low, INT64), as_node(high, INT64)
+    count = cast(last - first, UINT64)
+    return cast(cast(ops.mod(bits, count), INT64) + first, call.dtype)
+
+
+@translates("aten.bernoulli.p", "aten.bernoulli.default")
+def bernoulli(call: Call, x: Node, *arguments: Any) -> Node:
+    if call.overload == "aten.bernoulli.p":
+        _refuse_generator(call, arguments[1])
+        return cast(_hits(call, number(float(arguments[0]), FLOAT64)), call.dtype)
+    _refuse_generator(call, arguments[0])
+    return cast(_hits(call, cast(x, x.dtype.accumulator)), call.dtype)
+
+
+def _hits(call: Call, probability: Node) -> Node:
+    unit = ops.random_uniform(call.key(), shape=call.shape, dtype=probability.dtype)
+    return ops.lt(unit, probability)
+
+
+@translates("aten.native_dropout.default")
+def native_dropout(call: Call, x: Node, p: float, train: bool | None) -> tuple[Node, Node]:
+    """x where it is kept, divided by the probability of that, and what is kept."""
+    if train is False or p == 0:
+        return x, broadcast(number(True, BOOL), x.shape)
+    if p == 1:
+        return broadcast(number(0, x.dtype), x.shape), broadcast(number(False, BOOL), x.shape)
+    unit = ops.random_uniform(call.key(), shape=x.shape, dtype=FLOAT32)
+    kept = ops.ge(unit, number(p, FLOAT32))
+    wide = cast(x, x.dtype.accumulator)
+    return cast(ops.select(kept, wide * (1 / (1 - p)), number(0, wide.dtype)), x.dtype), kept
+
+
+def _refuse_generator(call: Call, generator: Any) -> None:
+    if generator is not None:
+        call.refuse("a generator of its own is not supported")

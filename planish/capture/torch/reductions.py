@@ -1,0 +1,212 @@
+"""ATen that reduces over axes, or runs along one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from planish.capture.torch.call import (
+    Call,
+    axes_of,
+    axis_of,
+    cast,
+    number,
+    reshaped,
+    translates,
+)
+from planish.capture.torch.pointwise import truth
+from planish.ir import Node
+from planish.ops.rules import ops
+from planish.types import INT64, DType, element_count
+
+Axes = Sequence[int] | int | None
+
+
+@translates("aten.sum.dim_IntList")
+def sum_over(call: Call, x: Node, axes: Axes, keepdims: bool, dtype: DType | None) -> Node:
+    return _reduced("reduce_sum", cast(x, call.dtype), axes, keepdims)
+
+
+@translates("aten.sum.default")
+def sum_all(call: Call, x: Node, dtype: DType | None) -> Node:
+    return _reduced("reduce_sum", cast(x, call.dtype), None, False)
+
+
+@translates("aten.prod.dim_int")
+def prod_over(call: Call, x: Node, axis: int, keepdims: bool, dtype: DType | None) -> Node:
+    return _reduced("reduce_prod", cast(x, call.dtype), axis, keepdims)
+
+
+@translates("aten.prod.default")
+def prod_all(call: Call, x: Node, dtype: DType | None) -> Node:
+    return _reduced("reduce_prod", cast(x, call.dtype), None, False)
+
+
+def _reduced(name: str, x: Node, axes: Axes, keepdims: bool) -> Node:
+    given = axes_of(axes, x.ndim)
+    return getattr(ops, name)(x, axes=given, keepdims=keepdims) if given else x
+
+
+@translates("aten.mean.dim")
+def mean_over(call: Call, x: Node, axes: Axes, keepdims: bool, dtype: DType | None) -> Node:
+    return _mean(call, x, axes, keepdims)
+
+
+@translates("aten.mean.default")
+def mean_all(call: Call, x: Node, dtype: DType | None) -> Node:
+    return _mean(call, x, None, False)
+
+
+def _mean(call: Call, x: Node, axes: Axes, keepdims: bool) -> Node:
+    return ops.mean(cast(x, call.dtype), axes=axes_of(axes, x.ndim), keepdims=keepdims)
+
+
+# --- extrema
+
+
+@translates("aten.amax.default")
+def amax(call: Call, x: Node, axes: Axes, keepdims: bool) -> Node:
+    return _reduced("reduce_max", x, axes, keepdims)
+
+
+@translates("aten.amin.default")
+def amin(call: Call, x: Node, axes: Axes, keepdims: bool) -> Node:
+    return _reduced("reduce_min", x, axes, keepdims)
+
+
+@translates("aten.max.default")
+def max_all(call: Call, x: Node) -> Node:
+    return _reduced("reduce_max", x, None, False)
+
+
+@translates("aten.min.default")
+def min_all(call: Call, x: Node) -> Node:
+    return _reduced("reduce_min", x, None, False)
+
+
+@translates("aten.max.dim")
+def max_along(call: Call, x: Node, axis: int, keepdims: bool) -> tuple[Node, Node]:
+    return _extremum("max", x, axis, keepdims)
+
+
+@translates("aten.min.dim")
+def min_along(call: Call, x: Node, axis: int, keepdims: bool) -> tuple[Node, Node]:
+    return _extremum("min", x, axis, keepdims)
+
+
+def _extremum(kind: str, x: Node, axis: int, keepdims: bool) -> tuple[Node, Node]:
+    """The value and the first place that has it."""
+    if not x.ndim:
+        return x, number(0, INT64)
+    axis = axis_of(axis, x.ndim)
+    value = getattr(ops, f"reduce_{kind}")(x, axes=(axis,), keepdims=keepdims)
+    return value, getattr(ops, f"arg{kind}")(x, axis=axis, keepdims=keepdims)
+
+
+@translates("aten.argmax.default")
+def argmax(call: Call, x: Node, axis: int | None, keepdims: bool) -> Node:
+    return _argument("argmax", call, x, axis, keepdims)
+
+
+@translates("aten.argmin.default")
+def argmin(call: Call, x: Node, axis: int | None, keepdims: bool) -> Node:
+    return _argument("argmin", call, x, axis, keepdims)
+
+
+def _argument(name: str, call: Call, x: Node, axis: int | None, keepdims: bool) -> Node:
+    """Over all elements where no axis is given."""
+    if not x.ndim:
+        return number(0, INT64)
+    if axis is None:
+        flat = reshaped(x, (element_count(x.shape),))
+        return reshaped(getattr(ops, name)(flat, axis=0, keepdims=False), call.shape)
+    return getattr(ops, name)(x, axis=axis_of(axis, x.ndim), keepdims=keepdims)
+
+
+# --- truth
+
+
+@translates("aten.any.default")
+def any_all(call: Call, x: Node) -> Node:
+    return _truth("reduce_any", call, x, None, False)
+
+
+@translates("aten.any.dim", "aten.any.dims")
+def any_over(call: Call, x: Node, axes: Axes, keepdims: bool) -> Node:
+    return _truth("reduce_any", call, x, axes, keepdims)
+
+
+@translates("aten.all.default")
+def all_all(call: Call, x: Node) -> Node:
+    return _truth("reduce_all", call, x, None, False)
+
+
+@translates("aten.all.dim", "aten.all.dims")
+def all_over(call: Call, x: Node, axes: Axes, keepdims: bool) -> Node:
+    return _truth("reduce_all", call, x, axes, keepdims)
+
+
+def _truth(name: str, call: Call, x: Node, axes: Axes, keepdims: bool) -> Node:
+    return cast(_reduced(name, truth(x), axes, keepdims), call.dtype)
+
+
+# --- variance
+
+
+@translates("aten.var.correction")
+def var(call: Call, x: Node, axes: Axes, correction: Any, keepdims: bool) -> Node:
+    return _variance(x, axes, correction, keepdims)
+
+
+@translates("aten.var_mean.correction")
+def var_mean(call: Call, x: Node, axes: Axes, correction: Any, keepdims: bool) -> tuple[Node, Node]:
+    mean = ops.mean(x, axes=axes_of(axes, x.ndim), keepdims=keepdims)
+    return _variance(x, axes, correction, keepdims), mean
+
+
+def _variance(x: Node, axes: Axes, correction: Any, keepdims: bool) -> Node:
+    correction = 1.0 if correction is None else float(correction)
+    return ops.variance(x, axes=axes_of(axes, x.ndim), keepdims=keepdims, correction=correction)
+
+
+@translates("aten.logsumexp.default")
+def logsumexp(call: Call, x: Node, axes: Axes, keepdims: bool) -> Node:
+    wide = cast(x, call.dtype)
+    given = axes_of(axes, x.ndim)
+    return ops.logsumexp(wide, axes=given, keepdims=keepdims) if given else wide
+
+
+# --- along an axis
+
+
+def _scan(name: str) -> Callable[..., Node]:
+    def translation(call: Call, x: Node, axis: int, dtype: DType | None = None) -> Node:
+        wide = cast(x, call.dtype)
+        return getattr(ops, name)(wide, axis=axis_of(axis, x.ndim)) if x.ndim else wide
+
+    return translation
+
+
+translates("aten.cumsum.default")(_scan("cumsum"))
+translates("aten.cumprod.default")(_scan("cumprod"))
+
+
+@translates("aten.sort.default", "aten.sort.stable")
+def sort(call: Call, x: Node, *arguments: Any) -> tuple[Node, Node]:
+    """Values and where they come from; stable in any case."""
+    axis, descending = arguments if call.overload == "aten.sort.default" else arguments[1:]
+    if not x.ndim:
+        return x, number(0, INT64)
+    axis = axis_of(axis, x.ndim)
+    order = ops.argsort(x, axis=axis, descending=descending)
+    return ops.take_along(x, order, axis=axis), order
+
+
+@translates("aten.topk.default")
+def topk(call: Call, x: Node, k: Any, axis: int, largest: bool, is_sorted: bool) -> tuple[Node, Node]:
+    if not x.ndim:
+        return x, number(0, INT64)
+    if not isinstance(k, int):
+        call.refuse("a symbolic k is not supported")
+    values, indices = ops.top_k(x, axis=axis_of(axis, x.ndim), k=k, largest=largest)
+    return values, indices

@@ -1,0 +1,78 @@
+"""torch's symbolic sizes -> ours: a SymInt's expression becomes a `Dim` over symbols with the ShapeEnv's
+ranges, and the sizes it was seen with become hints."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import mul
+from typing import Any
+
+from planish.errors import UnsupportedOp
+from planish.types import Dim, symbol
+from planish.types.dim import maximum, minimum
+
+LEAST, MOST = -(2**63), 2**62  # an int argument's range; what is as large has no limit
+
+
+class Sizes:
+    """The symbols of one graph; `hints` are the sizes of the call it was captured with."""
+
+    def __init__(self) -> None:
+        self.symbols: dict[str, Dim] = {}
+        self.hints: dict[str, int] = {}
+
+    def dim(self, size: Any) -> Dim:
+        """The Dim of an int or SymInt. Raises UnsupportedOp for a size that depends on values."""
+        if isinstance(size, int):
+            return int(size)
+        node = size.node
+        if node.is_constant():
+            return int(node.maybe_as_int())
+        return self._converted(node.expr, node.shape_env)
+
+    def _converted(self, expr: Any, env: Any) -> Dim:
+        if expr.is_Integer:
+            return int(expr)
+        if expr.is_Symbol:
+            return self._symbol(expr, env)
+        kind = type(expr).__name__
+        parts = [self._converted(a, env) for a in expr.args]
+        if kind == "Pow":
+            return reduce(mul, [parts[0]] * int(expr.args[1]))
+        combine = _COMBINE.get(kind)
+        if combine is None:
+            raise UnsupportedOp(f"a size {expr}: planish does not have {kind} of sizes")
+        return reduce(combine, parts)
+
+    def _symbol(self, expr: Any, env: Any) -> Dim:
+        name = str(expr)
+        if name not in self.symbols:
+            if name.startswith(("u", "zuf")):
+                raise UnsupportedOp(f"a size {name} that depends on values of tensors")
+            self.symbols[name] = symbol(name, *_range(expr, env))
+            hint = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
+            if expr in hint:
+                self.hints[name] = int(hint[expr])
+        return self.symbols[name]
+
+
+def _range(expr: Any, env: Any) -> tuple[int, int | None]:
+    limits = env.var_to_range.get(expr)
+    if limits is None:
+        return 0, None
+    low = int(limits.lower) if limits.lower.is_Integer else LEAST
+    high = int(limits.upper) if limits.upper.is_Integer and int(limits.upper) < MOST else None
+    return max(low, LEAST), high
+
+
+_COMBINE: dict[str, Any] = {
+    "Add": lambda a, b: a + b,
+    "Mul": lambda a, b: a * b,
+    "FloorDiv": lambda a, b: a // b,
+    "CleanDiv": lambda a, b: a // b,
+    "CeilDiv": lambda a, b: (a + b - 1) // b,
+    "Mod": lambda a, b: a % b,
+    "PythonMod": lambda a, b: a % b,
+    "Max": maximum,
+    "Min": minimum,
+}

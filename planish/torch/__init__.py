@@ -1,0 +1,19 @@
+"""Planish for PyTorch programs: the backend of torch.compile, `compile`, `from_exported`.
+
+    backend.py    what torch.compile(backend="planish") calls
+    entry.py      planish.compile
+    exported.py   planish.from_exported
+    program.py    the call: tensors in, tensors out
+    weights.py    parameters as constants, and their guards
+    settings.py   modes and options
+
+torch is loaded when one of them is called.
+"""
+
+from __future__ import annotations
+
+from planish.torch.backend import backend
+from planish.torch.entry import compile
+from planish.torch.exported import ExportedProgram, from_exported
+
+__all__ = ["ExportedProgram", "backend", "compile", "from_exported"]

@@ -1,0 +1,104 @@
+"""The backend of torch.compile: Dynamo captures, AOTAutograd makes functional ATen graphs of forward and
+backward and sees to mutation and aliasing, and planish compiles each graph.
+
+    torch.compile(model, backend="planish", options={"numerics": "strict"})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from planish.capture.torch import Captured, decompositions, translate
+from planish.compiler import Compiled, compile_graph
+from planish.torch.program import TorchProgram
+from planish.torch.settings import Settings, settings_of
+from planish.torch.weights import WithWeights
+
+_numbers = count()
+
+
+def backend(
+    module: Any,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile an FX graph that Dynamo captured. `mode` and `options` are torch.compile's; options are
+
+    numerics   "strict", "default" or "fast"
+    strategy   "native" or "library"
+    disable    names of compiler passes to leave out
+    freeze     False: parameters stay arguments in inference too
+    """
+    return compile_dynamo(module, example_inputs, settings_of(mode, options))
+
+
+def compile_dynamo(module: Any, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    number = next(_numbers)
+    compiler = aot_autograd(
+        fw_compiler=lambda graph, inputs: compile_part(graph, settings, f"forward_{number}"),
+        bw_compiler=lambda graph, inputs: compile_part(graph, settings, f"backward_{number}"),
+        inference_compiler=lambda graph, inputs: compile_inference(graph, settings, f"inference_{number}"),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=decompositions(),
+    )
+    return compiler(module, example_inputs)
+
+
+def compile_part(graph: Any, settings: Settings, name: str) -> Callable[[list[Any]], list[Any]]:
+    """Forward or backward of a training step: parameters are arguments."""
+    return boxed(build(graph, settings, name, {}))
+
+
+def compile_inference(graph: Any, settings: Settings, name: str) -> Callable[[list[Any]], list[Any]]:
+    static = static_arguments(graph) if settings.freeze else ()
+    if not static:
+        return compile_part(graph, settings, name)
+    names = {i: node.name for i, node in enumerate(graph.graph.nodes) if node.op == "placeholder"}
+    program = WithWeights(lambda weights: build(graph, settings, name, weights), static, names)
+    return boxed(program)
+
+
+def static_arguments(graph: Any) -> list[int]:
+    """The arguments that are parameters or buffers and that the graph does not change."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return []
+    meta = context.fw_metadata
+    changed = set(meta.mutated_inp_runtime_indices)
+    placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    return [
+        i
+        for i in meta.static_input_indices
+        if i not in changed and i < len(placeholders) and hasattr(placeholders[i].meta.get("val"), "stride")
+    ]
+
+
+def build(graph: Any, settings: Settings, name: str, weights: Mapping[int, Any]) -> TorchProgram:
+    captured = translate(graph, name, weights)
+    return TorchProgram(captured, compile_captured(captured, settings))
+
+
+def compile_captured(captured: Captured, settings: Settings) -> Compiled:
+    hints = {n: size for n, size in captured.hints.items() if n in captured.graph.symbols()}
+    return compile_graph(captured.graph, settings.options, hint=hints)
+
+
+def boxed(program: Callable[[Sequence[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """AOTAutograd's calling convention: one list, emptied so that arguments can die early."""
+
+    def run(arguments: list[Any]) -> list[Any]:
+        results = program(arguments)
+        arguments.clear()
+        return results
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

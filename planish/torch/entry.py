@@ -1,0 +1,44 @@
+"""`planish.compile`: a torch function or module, compiled at its first call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from planish.torch.backend import compile_dynamo
+from planish.torch.settings import settings_of
+
+
+def compile(
+    model: Callable[..., Any],
+    *,
+    mode: str | None = None,
+    dynamic: bool | None = None,
+    fullgraph: bool = False,
+    numerics: str = "default",
+    strategy: str = "native",
+    freeze: bool = True,
+    disable: Iterable[str] = (),
+) -> Any:
+    """Compile a torch module or function of torch tensors; the result is called as it is.
+
+    mode       as torch.compile's
+    dynamic    None: a size that changes becomes a symbol; True: all at once; False: never
+    fullgraph  a graph break is an error
+    numerics   "strict", "default" or "fast"
+    strategy   "native" (compiled code) or "library" (one NumPy kernel per operation)
+    freeze     in inference, parameters and buffers are constants, folded and packed
+    disable    names of compiler passes to leave out
+
+    Raises PlanishError for what is none of these.
+    """
+    import torch
+
+    settings = settings_of(
+        mode, {"numerics": numerics, "strategy": strategy, "freeze": freeze, "disable": disable}
+    )
+
+    def planish(module: Any, example_inputs: Any) -> Any:
+        return compile_dynamo(module, example_inputs, settings)
+
+    return torch.compile(model, backend=planish, dynamic=dynamic, fullgraph=fullgraph)

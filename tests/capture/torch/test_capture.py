@@ -1,0 +1,103 @@
+"""Dtypes, sizes, layouts, refusals: what stands around the translations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planish.capture.torch.promotion import foreign_dtypes, own_dtype, promote
+from planish.errors import UnsupportedDType, UnsupportedOp
+from planish.ir import input_node
+from planish.types import DTYPES, TensorType, bounds
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+
+def test_promotion_is_torchs() -> None:
+    """Every pair of dtypes, of tensors with and without axes, and with numbers."""
+    foreign = foreign_dtypes()
+    for a in DTYPES:
+        if a not in foreign:
+            continue
+        for b in DTYPES:
+            if b not in foreign:
+                continue
+            for ranks in ((1, 1), (1, 0), (0, 1)):
+                tensors = [torch.ones([2] * r, dtype=foreign[d]) for d, r in zip((a, b), ranks)]
+                nodes = [input_node("x", TensorType(d, (2,) * r)) for d, r in zip((a, b), ranks)]
+                try:
+                    expected = own_dtype(torch.result_type(*tensors))
+                except RuntimeError:
+                    continue  # torch has no promotion of this pair
+                assert promote(*nodes) is expected, (a, b, ranks)
+        for number in (True, 3, 2.5):
+            for rank in (0, 1):
+                tensor, node = (
+                    torch.ones([2] * rank, dtype=foreign[a]),
+                    input_node("x", TensorType(a, (2,) * rank)),
+                )
+                assert promote(node, number) is own_dtype(torch.result_type(tensor, number)), (
+                    a,
+                    rank,
+                    number,
+                )
+
+
+def test_missing_operators_are_listed_at_once(graph_of: Any) -> None:
+    from planish.capture.torch import translate
+
+    graph = graph_of(lambda x: torch.linalg.qr(x)[0] + torch.linalg.svdvals(x), [torch.randn(3, 3)])
+    with pytest.raises(UnsupportedOp, match=r"linalg_qr[\s\S]*_linalg_svd"):
+        translate(graph)
+
+
+def test_complex_numbers_are_refused(graph_of: Any) -> None:
+    from planish.capture.torch import translate
+
+    graph = graph_of(lambda x: (x + 1).real, [torch.randn(3, dtype=torch.complex64)])
+    with pytest.raises((UnsupportedDType, UnsupportedOp), match=r"complex64|real"):
+        translate(graph)
+
+
+def test_symbols_have_ranges_and_hints(graph_of: Any) -> None:
+    from planish.capture.torch import translate
+
+    graph = graph_of(
+        lambda x, y: (x.reshape(-1) * 2, x @ y), [torch.randn(5, 7), torch.randn(7, 3)], "symbolic"
+    )
+    captured = translate(graph)
+    assert sorted(captured.hints.values()) == [3, 5, 7]
+    symbols = captured.graph.symbols()
+    assert all(s.low >= 2 for s in symbols.values())
+    (size,) = captured.graph.outputs[0].shape
+    assert bounds(size)[0] == 4 and "*" in str(size)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(4, 5).t(),
+        lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        lambda: torch.randn(8, 9)[1:, ::2],
+        lambda: torch.randn(5, 1).expand(5, 4),
+        lambda: torch.randn(0, 3),
+        lambda: torch.randn(3, 4, 5).permute(1, 0, 2),
+        lambda: torch.randn(()),
+        lambda: torch.randn(1, 4, 1).mT,
+        lambda: torch.randn(6, dtype=torch.bfloat16)[::2],
+        lambda: torch.randn(3, 4)[1],
+    ],
+)
+def test_arguments_lie_anyhow(run: Any, same: Any, make: Any) -> None:
+    x = make()
+
+    def program(x: Any) -> list[Any]:
+        return [x * 2, x.sum(), x.contiguous() + 1, x.transpose(0, -1) + 1 if x.ndim else x + 1]
+
+    same(run(program, x), program(x))
+
+
+def test_library_strategy(run: Any, same: Any) -> None:
+    x = torch.randn(3, 4)
+    same(run(lambda x: [x.softmax(1) @ x.t()], x, strategy="library"), [x.softmax(1) @ x.t()])
