@@ -16,7 +16,8 @@ from planish.capture.onnx.sizes import Sizes, Value, as_node, computed, dims_of,
 from planish.capture.onnx.symbols import LONGEST
 from planish.capture.onnx.tensors import onnx_dtype
 from planish.errors import ModelError, NeedsValue, UnsupportedOp
-from planish.ir import Node
+from planish.ir import Node, Note
+from planish.ir.graph import NO_NOTE
 from planish.ir.node import get_item
 from planish.types import Dim, DType, TensorType, dtype_of, element_count, is_static, symbols_of
 
@@ -35,6 +36,11 @@ class Call:
     outputs: tuple[str, ...]
     fresh: FreshSizes | None = None
     is_body: bool = False
+    note: Note = NO_NOTE
+
+    def note_of(self, node: Node) -> Note:
+        """Where a node that its translation makes comes from."""
+        return self.note
 
     # --- operands
 

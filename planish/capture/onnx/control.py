@@ -13,7 +13,7 @@ from planish.capture.onnx.call import Call
 from planish.capture.onnx.containers import SequenceValue
 from planish.capture.onnx.ends import declared_dtype
 from planish.capture.onnx.pointwise import number
-from planish.capture.onnx.regions import Carry, Notes, Stacked, choose, placeholder, round_numbers, scan
+from planish.capture.onnx.regions import Carry, NoteOf, Stacked, choose, placeholder, round_numbers, scan
 from planish.capture.onnx.sequences import elements_beside, is_laid_out_as, tensors_of, with_tensors
 from planish.capture.onnx.sizes import Sizes, Value, as_node, computed, dims_of, known
 from planish.errors import ModelError, NeedsValue, UnsupportedOp
@@ -26,12 +26,12 @@ from planish.types import INT64, Dim, TensorType, is_static
 class Inner:
     """How the graphs among a node's attributes are read, in the scope of the node: `read(graph, inputs)`
     translates one on these values in the place of the node, `read_body` as the body of an op. `outside` has
-    the values of that scope, `notes` the notes of nodes."""
+    the values of that scope; `note_of` says where a node comes from."""
 
     read: Callable[[Any, Sequence[Value]], list[Value]]
     read_body: Callable[[Any, Sequence[Value]], list[Value]]
     outside: Mapping[str, Value]
-    notes: Notes
+    note_of: NoteOf
 
 
 def single(value: Value | None) -> Dim | None:
@@ -81,7 +81,8 @@ def branch(call: Call, inner: Inner) -> Sequence[Value | None]:
     differ = [i for i, (a, b) in enumerate(zip(then, otherwise, strict=True)) if not _is_one_value(a, b)]
     pairs = [pair for i in differ for pair in _pairs(call, i, then[i], otherwise[i])]
     before = [node for value in inner.outside.values() for node in tensors_of(value)]
-    chosen = iter(choose(scalar(call[0]), [a for a, _ in pairs], [b for _, b in pairs], before, inner.notes))
+    sides = [a for a, _ in pairs], [b for _, b in pairs]
+    chosen = iter(choose(scalar(call[0]), *sides, before, inner.note_of))
     return [with_tensors(value, chosen) if i in differ else value for i, value in enumerate(then)]
 
 
@@ -162,7 +163,7 @@ class _Scan:
         if count is not None:
             stacked.append(Stacked(placeholder("round", TensorType(INT64)), round_numbers(length)))
             carries, outputs = while_active(ops.lt(stacked[-1].inside, count), carries, outputs)
-        last, outputs = scan(carries, stacked, outputs, length, self.inner.notes, reverse=reverse)
+        last, outputs = scan(carries, stacked, outputs, length, self.inner.note_of, reverse=reverse)
         return last, [_turned(y, back is not reverse) for y, back in zip(outputs, self.output_backward)]
 
     def of_batch(self, counts: Node | None, operands: Sequence[Node]) -> list[Node]:
@@ -174,7 +175,7 @@ class _Scan:
         n = len(operands) - len(self.axes)
         last, outputs = self.run(one[:n], one[n:len(operands)], None if counts is None else one[-1])
         stacked = [Stacked(i, x) for i, x in zip(one, whole, strict=True)]
-        return scan([], stacked, [*last, *outputs], whole[0].shape[0], self.inner.notes)[1]
+        return scan([], stacked, [*last, *outputs], whole[0].shape[0], self.inner.note_of)[1]
 
 
 def while_active(active: Node, carries: Sequence[Carry],

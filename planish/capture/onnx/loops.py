@@ -129,7 +129,7 @@ class _Loop:
             length = self.said(self.counted(at, carries, goes_on, unending))
         else:
             return self.ends(inputs, self.while_(at, carries, goes_on)[0])
-        last, stacks = scan(carries, [Stacked(at, round_numbers(length))], pieces, length, self.inner.notes)
+        last, stacks = scan(carries, [Stacked(at, round_numbers(length))], pieces, length, self.inner.note_of)
         return [*self.ends(inputs, last), *stacks]
 
     def carries(self, inside: Value, first: Value, following: Value) -> list[Carry]:
@@ -190,7 +190,7 @@ class _Loop:
         open_ = placeholder("goes_on", TensorType(BOOL))
         own = [Carry(at, number(0, INT64), at + 1), Carry(open_, scalar(self.starts), scalar(goes_on))]
         condition = open_ if self.trips is None else ops.bitwise_and(open_, ops.lt(at, scalar(self.trips)))
-        rounds, _, *last = repeat([*own, *carries], condition, self.inner.notes)
+        rounds, _, *last = repeat([*own, *carries], condition, self.inner.note_of)
         return last, rounds
 
     # --- written out

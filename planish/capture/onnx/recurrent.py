@@ -14,7 +14,7 @@ import numpy as np
 
 from planish.capture.onnx.call import Call, translates
 from planish.capture.onnx.control import while_active
-from planish.capture.onnx.movement import broadcast, reshaped, sliced
+from planish.capture.onnx.movement import broadcast, sliced
 from planish.capture.onnx.pointwise import cast, number
 from planish.capture.onnx.regions import Carry, Stacked, placeholder, round_numbers, scan
 from planish.ir import Node
@@ -75,11 +75,9 @@ class _Direction:
 
     def projected(self, *biases: Node | None) -> Node:
         """x w' + biases: [T, B, G*H], one product for all steps."""
-        t, b, n = self.x.shape
-        product = ops.matmul(reshaped(self.x, (t * b, n)), ops.transpose(self.w, axes=(1, 0)))
+        product = ops.matmul(self.x, ops.transpose(self.w, axes=(1, 0)))
         given = [bias for bias in biases if bias is not None]
-        product = product + reduce(ops.add, given) if given else product
-        return reshaped(product, (t, b, self.w.shape[0]))
+        return product + reduce(ops.add, given) if given else product
 
     def recurred(self, h: Node, start: int = 0, stop: int | None = None) -> Node:
         """h r' for the gates from `start` on to before `stop`."""
@@ -98,7 +96,7 @@ class _Direction:
         if self.lengths is not None:
             stacked.append(Stacked(placeholder("step", TensorType(INT64)), round_numbers(length)))
             carries, pieces = while_active(ops.lt(stacked[-1].inside, self.lengths), carries, pieces)
-        last, (every,) = scan(carries, stacked, pieces, length, {}, reverse=self.reverse)
+        last, (every,) = scan(carries, stacked, pieces, length, self.call.note_of, reverse=self.reverse)
         return last, every
 
 

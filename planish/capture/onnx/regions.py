@@ -7,7 +7,7 @@ are packed and folded; of a loop, all else that does not change from round to ro
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from planish.ir.graph import rebuild, topological
 from planish.ops.rules import ops
 from planish.types import INT64, Dim, TensorType, is_static
 
-Notes = dict[Node, Note]
+NoteOf = Callable[[Node], Note]   # where a node of a body comes from
 _numbers = count()
 
 
@@ -51,27 +51,29 @@ class Stacked:
 # --- the three ops
 
 def choose(condition: Node, then: Sequence[Node], otherwise: Sequence[Node], outside: Iterable[Node],
-           notes: Notes) -> tuple[Node, ...]:
+           note_of: NoteOf) -> tuple[Node, ...]:
     """The cond of two branches, whose results agree in type. `outside` holds the nodes that are computed
     before it. Nothing to choose needs no op."""
     roots = (*then, *otherwise)
     free = _frontier(roots, set(topological(outside)) - _plain(topological(roots)))
-    graphs = [_closed(branch, (), free, notes) for branch in (then, otherwise)]
+    graphs = [_closed(branch, (), free, note_of) for branch in (then, otherwise)]
     if not roots:
         return ()
     return _results(ops.cond(condition, *free, then_graph=graphs[0], else_graph=graphs[1]))
 
 
 def scan(carries: Sequence[Carry], stacked: Sequence[Stacked], pieces: Sequence[Node], length: Dim,
-         notes: Notes, *, reverse: bool = False) -> tuple[list[Node], list[Node]]:
+         note_of: NoteOf, *, reverse: bool = False) -> tuple[list[Node], list[Node]]:
     """The last state and, of each of `pieces`, those of all rounds along a new axis 0, in the places of
     their rounds. A single round is written out."""
     if length == 1:
-        return _one_round(carries, stacked, pieces, notes)
-    inputs = [c.inside for c in carries] + [s.inside for s in stacked]
+        return _one_round(carries, stacked, pieces)
     roots = [c.following for c in carries] + list(pieces)
+    read = set(topological(roots))
+    stacked = [s for s in stacked if s.inside in read]
+    inputs = [c.inside for c in carries] + [s.inside for s in stacked]
     free = _frontier(roots, _fixed(roots, inputs))
-    graph = _closed(roots, inputs, free, notes)
+    graph = _closed(roots, inputs, free, note_of)
     n, handed = len(carries), graph.inputs[len(inputs):]
     graph = replace(graph, inputs=(*graph.inputs[:n], *handed, *graph.inputs[n:len(inputs)]),
                     outputs=(*graph.outputs[:n], *handed, *graph.outputs[n:]))
@@ -80,12 +82,12 @@ def scan(carries: Sequence[Carry], stacked: Sequence[Stacked], pieces: Sequence[
     return list(results[:n]), list(results[n + len(free):])
 
 
-def repeat(carries: Sequence[Carry], condition: Node, notes: Notes) -> list[Node]:
+def repeat(carries: Sequence[Carry], condition: Node, note_of: NoteOf) -> list[Node]:
     """The last state of a loop that goes on while `condition`, over the placeholders, holds."""
     inputs = [c.inside for c in carries]
     roots = [c.following for c in carries]
     free = _frontier([condition, *roots], _fixed([condition, *roots], inputs))
-    test, body = (_closed(outputs, inputs, free, notes) for outputs in ([condition], roots))
+    test, body = (_closed(outputs, inputs, free, note_of) for outputs in ([condition], roots))
     body = replace(body, outputs=(*body.outputs, *body.inputs[len(inputs):]))
     state = (*(c.first for c in carries), *free)
     return list(_results(ops.while_loop(*state, condition=test, body=body))[:len(carries)])
@@ -99,12 +101,14 @@ def _results(made: Node | tuple[Node, ...]) -> tuple[Node, ...]:
     return made if isinstance(made, tuple) else (made,)
 
 
-def _one_round(carries: Sequence[Carry], stacked: Sequence[Stacked], pieces: Sequence[Node],
-               notes: Notes) -> tuple[list[Node], list[Node]]:
+def _one_round(carries: Sequence[Carry], stacked: Sequence[Stacked],
+               pieces: Sequence[Node]) -> tuple[list[Node], list[Node]]:
     values = {c.inside: c.first for c in carries}
     values |= {s.inside: ops.reshape(s.whole, shape=s.inside.shape) for s in stacked}
-    new = _rewritten([*(c.following for c in carries), *pieces], values, notes, notes)
-    return list(new[:len(carries)]), [ops.reshape(y, shape=(1, *y.shape)) for y in new[len(carries):]]
+    roots = [*(c.following for c in carries), *pieces]
+    new = _rewritten(roots, values)
+    ends = [new[n] for n in roots]
+    return ends[:len(carries)], [ops.reshape(y, shape=(1, *y.shape)) for y in ends[len(carries):]]
 
 
 # --- cutting
@@ -140,25 +144,22 @@ def _frontier(roots: Iterable[Node], outside: set[Node]) -> list[Node]:
     return [n for n in topological(roots, until=outside) if n in outside]
 
 
-def _closed(outputs: Sequence[Node], inputs: Sequence[Node], free: Sequence[Node], notes: Notes) -> Graph:
+def _closed(outputs: Sequence[Node], inputs: Sequence[Node], free: Sequence[Node],
+            note_of: NoteOf) -> Graph:
     """The graph of `outputs` whose inputs stand for `inputs`, then `free`."""
     names = [n.attributes.name.rpartition("@")[0] for n in inputs] + ["outer"] * len(free)
     own = tuple(input_node(f"{name}.{i}", n.tensor)
                 for i, (name, n) in enumerate(zip(names, (*inputs, *free), strict=True)))
-    inner: Notes = {}
-    new = _rewritten(outputs, dict(zip((*inputs, *free), own)), notes, inner)
-    return Graph(own, new, name="body", notes=MappingProxyType(inner))
+    taken = dict(zip((*inputs, *free), own))
+    new = _rewritten(outputs, taken)
+    notes = {made: note_of(old) for old, made in new.items() if old not in taken}
+    return Graph(own, tuple(new[o] for o in outputs), name="body", notes=MappingProxyType(notes))
 
 
-def _rewritten(outputs: Sequence[Node], values: Mapping[Node, Node], notes: Notes,
-               made: Notes) -> tuple[Node, ...]:
-    """The outputs with nodes replaced by those in `values`; in `made`, the new ones get the old ones'
-    notes."""
+def _rewritten(outputs: Sequence[Node], values: Mapping[Node, Node]) -> dict[Node, Node]:
+    """What stands for each node under the outputs where those in `values` are replaced."""
     new = dict(values)
     for node in topological(outputs, until=values.keys()):
-        if node in new:
-            continue
-        new[node] = rebuild(node, tuple(new[o] for o in node.operands))
-        if node in notes:
-            made[new[node]] = notes[node]
-    return tuple(new[o] for o in outputs)
+        if node not in new:
+            new[node] = rebuild(node, tuple(new[o] for o in node.operands))
+    return new

@@ -41,6 +41,8 @@ from planish.ir.fresh import without_idle_hosts
 from planish.ops.rules import ops
 from planish.types import INT64, Dim, is_static, substitute, symbols_of
 
+MOST_AGAIN = 1 << 13   # nodes of graphs inside nodes that are read, beyond a few times all there are
+
 Scope = dict[str, Value]
 
 
@@ -87,6 +89,7 @@ class Translator:
         self.model, self.free = model, frozenset(free)
         self.notes: dict[Node, Note] = {}
         self.effects: list[Node] = []
+        self.read_inside, self.most_inside = 0, MOST_AGAIN + 4 * _count(model.graph)
         self.fresh = FreshSizes(self.effects, equal)
 
     def captured(self, known: Known | None, constants: dict[str, Any],
@@ -230,7 +233,7 @@ class Translator:
                 if value is None:
                     call.refuse(f"its output {name!r} is not supported")
                 scope[name] = value
-                self._note(value, node)
+                self._note(value, call.note)
 
     def _call(self, node: Any, scope: Scope, frame: Frame) -> Call:
         where = f"{self.model.file}: {label(node)}"
@@ -241,7 +244,7 @@ class Translator:
         attributes = dict(_attributes(node, frame.outer, self.model.folder, where))
         domain = domain_of(node)
         return Call(node.op_type, domain, frame.opsets[domain], where, operands, attributes,
-                    tuple(node.output), self.fresh, frame.is_body)
+                    tuple(node.output), self.fresh, frame.is_body, self._origin(node))
 
     def _results(self, node: Any, call: Call, scope: Scope, frame: Frame) -> Sequence[Value | None]:
         """What the node gives; whatever goes wrong names the node."""
@@ -251,7 +254,7 @@ class Translator:
                 return self._translated(node, call)
             read = partial(self._read_inner, scope, frame)
             read_body = partial(self._read_inner, scope, replace(frame, is_body=True))
-            return control(call, Inner(read, read_body, scope, self.notes))
+            return control(call, Inner(read, read_body, scope, lambda n: self.notes.get(n, call.note)))
         except TypeRuleError as error:
             self._blame_fresh(call, error)
             raise ModelError(f"{call.where}: {error}") from error
@@ -286,6 +289,10 @@ class Translator:
     def _read_inner(self, scope: Scope, frame: Frame, graph: Any, inputs: Sequence[Value]) -> list[Value]:
         """What a graph inside a node of `scope` gives on these inputs."""
         self._refuse_unsupported(graph.node, frame.opsets)
+        self.read_inside += 1 + len(graph.node)
+        if self.read_inside > self.most_inside:
+            raise UnsupportedOp(f"{self.model.file}: loops and choices one in another, or written out round "
+                                f"by round, come to more than {self.most_inside} nodes")
         inner = {**scope, **self._initialisers(graph),
                  **dict(zip((value.name for value in graph.input), inputs, strict=True))}
         self.run(graph.node, inner, frame)
@@ -307,17 +314,27 @@ class Translator:
                  Frame(opsets, attributes, call.is_body))
         return tuple(scope.get(name) for name in list(function.output)[:len(call.outputs)])
 
-    def _note(self, value: Value, proto: Any) -> None:
+    def _origin(self, proto: Any) -> Note:
+        """The note of what a node gives."""
+        name = next(filter(None, proto.output), "")
+        return Note(Location(self.model.short_file, 0, proto.name or name), name=name)
+
+    def _note(self, value: Value, note: Note) -> None:
         """Give the nodes this translation made (those without a note, down from its result) their origin."""
         if not isinstance(value, Node):
             return
-        note = Note(Location(self.model.short_file, 0, proto.name or proto.output[0]), name=proto.output[0])
         stack = [value]
         while stack:
             node = stack.pop()
             if node not in self.notes:
                 self.notes[node] = note
                 stack.extend(node.operands)
+
+
+def _count(graph: Any) -> int:
+    """How many nodes a graph has, with those inside its nodes."""
+    inner = (a for node in graph.node for a in node.attribute if a.HasField("g"))
+    return len(graph.node) + sum(_count(a.g) for a in inner)
 
 
 def _fault(node: Any, call: Call) -> str:

@@ -206,6 +206,26 @@ def test_such_a_loop_in_the_body_of_another_needs_the_number() -> None:
     check(fixed, *({"h0": normal(2), "n": np.array(n)} for n in (1, 4)))
 
 
+def test_nodes_of_bodies_know_where_they_come_from() -> None:
+    graph = load_graph(loop_of(gather_body(), ["n", "", "h0"], ["last", "ys", "js"],
+                               {"x": (F, (6, 2, 8)), "h0": (F, (2, 8)), "s": (F, ())}, n=5, w=normal(8, 8)))
+    body = next(n for n in graph.nodes() if n.op.name == "scan_loop").attributes.body
+    names = {n.op.name: body.note(n).name for n in body.nodes()}
+    assert names["tanh"] == "h1" and names["matmul"] == "hw"
+
+
+def test_loops_that_would_never_end_being_written_out() -> None:
+    """A growing state in loops in loops: so many rounds that no one could wait for them."""
+    def grown(depth: int) -> Any:
+        nodes = [node("Identity", [f"c{depth}"], [f"d{depth}"])]
+        nodes += [node("Concat", [f"h{depth}", "x"], [f"g{depth}"], axis=0)] if depth == 0 else [
+            node("Loop", ["n", "", f"h{depth}"], [f"g{depth}"], body=grown(depth - 1))]
+        return body_of(nodes, {f"i{depth}": (I, ()), f"c{depth}": (B, ()), f"h{depth}": (F, ("m",))},
+                       {f"d{depth}": (B, ()), f"g{depth}": (F, ("k",))})
+    with pytest.raises(UnsupportedOp, match="come to more than"):
+        load_graph(loop_of(grown(3), ["n", "", "x"], ["y"], {"x": (F, (1,))}, n=1000))
+
+
 def test_faults_are_named() -> None:
     body = body_of([*GOES_ON, node("Cast", ["h"], ["h1"], to=11)], ROUND | {"h": (F, ())},
                    {"d": (B, ()), "h1": (np.dtype(np.float64), ())})
