@@ -71,6 +71,7 @@ def load_onnx(
     disable: Iterable[str] = (),
     symbols: Mapping[str, int | tuple[int, int | None] | tuple[int, int | None, int]] | None = None,
     constants: Mapping[str, Any] | None = None,
+    types: Mapping[str, Any] | None = None,
     hint: dict[str, int] | None = None,
 ) -> Compiled:
     """Compile an ONNX model: a path, its bytes or a ModelProto. The result takes arrays in the order of the
@@ -79,6 +80,8 @@ def load_onnx(
     symbols    names of sizes that the model leaves open -> a number, or a range (low, high) or
                (low, high, step)
     constants  names of inputs -> arrays that they always have
+    types      names of inputs that are sequences, optionals or of unknown rank -> what they hold: a
+               TensorType, a list of them (one input "name.0", "name.1"... each), None
     hint       typical sizes of what stays open, for choices; any other size works too
 
     With PLANISH_DISABLE=1 the strategy is "library". Raises ModelError for what is not a valid model,
@@ -86,7 +89,7 @@ def load_onnx(
     """
     from planish.capture.onnx import load_graph
 
-    graph = load_graph(path, symbols=symbols, constants=constants)
+    graph = load_graph(path, symbols=symbols, constants=constants, types=types)
     return compile_graph(graph, _options(numerics, strategy, disable), hint=hint)
 
 

@@ -33,6 +33,13 @@ def places(x: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return _map(lambda v: known.get(v, -1), x, np.int64)
 
 
+@host_function("text_ranks")
+def text_ranks(x: np.ndarray) -> np.ndarray:
+    """The place of each string in the sorted list of the different ones."""
+    ranks = {v: i for i, v in enumerate(sorted(set(x.reshape(-1).tolist())))}
+    return _map(ranks.__getitem__, x, np.int64)
+
+
 @host_function("string_concat")
 def string_concat(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(x + y, object)

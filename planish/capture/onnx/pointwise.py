@@ -16,7 +16,7 @@ from planish.capture.onnx.call import Call, translates
 from planish.capture.onnx.sizes import Value
 from planish.ir import Node, constant
 from planish.ops.rules import ops
-from planish.types import BOOL, DType
+from planish.types import BOOL, STRING, DType
 
 SAME = {
     "Abs": "abs",
@@ -81,8 +81,8 @@ for _foreign, _own in FOLDED_OVER_OPERANDS.items():
 
 
 def number(value: Any, dtype: DType) -> Node:
-    """A scalar constant."""
-    return constant(np.asarray(value, dtype.numpy))
+    """A scalar constant. The 0 of text is the empty string."""
+    return constant(np.asarray("" if dtype is STRING and value == 0 else value, dtype.numpy))
 
 
 def cast(x: Node, dtype: DType) -> Node:

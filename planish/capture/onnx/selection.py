@@ -11,7 +11,7 @@ from planish.capture.onnx.pointwise import cast, number
 from planish.capture.onnx.sizes import make_source, size_node
 from planish.ir import Graph, Node, constant, input_node
 from planish.ops.rules import ops
-from planish.types import BOOL, FLOAT32, INT64, Dim, element_count
+from planish.types import BOOL, FLOAT32, INT64, STRING, Dim, TensorType, element_count
 
 
 def places(call: Call, flags: Node) -> Node:
@@ -69,10 +69,12 @@ def unique(call: Call) -> tuple[Node, ...]:
     """
     axis = call.axis() if "axis" in call.attributes else None
     x = call[0]
+    keys = call.host("text_ranks", [x], TensorType(INT64, x.shape)) if x.dtype is STRING else x
     if axis is None:
-        order, starts = _runs(_flat(x))
+        order, starts = _runs(_flat(keys))
     else:
-        order, starts = _runs_of_rows(ops.transpose(x, axes=(axis, *(a for a in range(x.ndim) if a != axis))))
+        rows = ops.transpose(keys, axes=(axis, *(a for a in range(x.ndim) if a != axis)))
+        order, starts = _runs_of_rows(rows)
     n = order.shape[0]
     heads = places(call, starts)
     group = ops.cumsum(cast(starts, INT64), axis=0) - 1

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import planish
 from planish.capture.onnx import given_of, load_graph, load_model, open_inputs
 from planish.capture.onnx.model import read_model
 from planish.errors import ModelError, NeedsValue, SignatureError, UnsupportedOp
@@ -225,6 +226,14 @@ def test_rank_given(rng: np.random.Generator) -> None:
     x = rng.normal(size=(2, 3)).astype(np.float32)
     check(model, {"x": x}, [x.T])
     np.testing.assert_array_equal(reference(model, {"x": x})[0], x.T)
+
+
+def test_load_onnx_takes_types(parts: list[np.ndarray]) -> None:
+    model = model_of([node("ConcatFromSequence", ["s"], ["y"], axis=0)], [sequence("s", [None, 3])],
+                     [tensor("y")])
+    program = planish.load_onnx(model, types={"s": given_of(parts)})
+    (got,) = program.run(None, {f"s.{i}": part for i, part in enumerate(parts)})
+    np.testing.assert_array_equal(got, np.concatenate(parts))
 
 
 def test_sizes_that_a_sequence_says(rng: np.random.Generator) -> None:

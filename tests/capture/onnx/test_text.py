@@ -122,6 +122,11 @@ MOVES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
     ("ScatterND", [some_text((4,)), np.array([[1], [3]]), some_text((2,))], {}),
     ("ScatterElements", [some_text((4,)), np.array([1, 3]), some_text((2,))], {"axis": 0}),
     ("Identity", [some_text((3,))], {}),
+    ("Pad", [some_text((2, 3)), np.array([1, 0, 0, 2]), text("fill", shape=())], {"fixed": 2}),
+    ("Compress", [some_text((4, 3)), np.array([True, False, True])], {"axis": 0}),
+    ("NonZero", [text("a", "", "b", "", shape=(2, 2))], {}),
+    ("Unique", [some_text((12,))], {"outputs": 4}),
+    ("Unique", [some_text((12,))], {"outputs": 4, "sorted": 0}),
     ("Flatten", [some_text((2, 3, 2))], {}),
     ("Shape", [some_text((2, 3))], {}),
 ]
@@ -130,6 +135,20 @@ MOVES: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
 @pytest.mark.parametrize(("op_type", "arrays", "attributes"), MOVES, ids=[m[0] for m in MOVES])
 def test_moves(op_type: str, arrays: list[np.ndarray], attributes: dict[str, Any]) -> None:
     check(*model_of(op_type, arrays, **attributes))
+
+
+def test_padding_with_nothing() -> None:
+    """The 0 of text is the empty string. (The reference evaluator writes the number.)"""
+    x = text("a", "b", shape=(2, 1))
+    check(*model_of("Pad", [x, np.array([0, 1, 0, 0])], fixed=1), [text("", "a", "", "b", shape=(2, 2))])
+    check(*model_of("Trilu", [text(*"abcd", shape=(2, 2))]), [text("a", "b", "", "d", shape=(2, 2))])
+
+
+def test_unique_rows() -> None:
+    """NumPy, and so the reference evaluator, does not sort rows of text."""
+    model, feeds = model_of("Unique", [text(*"babbba", shape=(3, 2))], outputs=4, axis=0)
+    places = (np.array(v) for v in ([0, 1], [0, 1, 0], [2, 1]))
+    check(model, feeds, [text(*"babb", shape=(2, 2)), *places])
 
 
 def test_split_of_a_tensor_and_of_parts_back() -> None:
