@@ -66,6 +66,7 @@ from planish.types.dim import divisors, minimum
 SUMMED = (FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64)  # dtypes of accumulators
 
 SMALL_WORK = 1 << 16    # multiply-adds below which one thread is enough
+LEAST_ROWS = 4          # for which pairs are worth packing the right operand at run time
 LEAST_WORK = 1 << 10    # multiply-adds below which plain loops do as well
 
 # (vector registers) -> rows x vectors of the tile; the rest holds the right operand's vectors and one
@@ -112,6 +113,9 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
         return None
     parts = contraction_of(kernel)
     assert parts is not None
+    packed_anew = parts.in_pairs and not buffers.is_constant(roles.rhs.buffer)
+    if packed_anew and _rows(kernel, roles, hint) < LEAST_ROWS:
+        return None
     lanes = machine.vector_bytes // parts.sum.dtype.itemsize
     if _width(kernel, roles, hint) < lanes // 2:
         roles = _across_the_result(kernel, hint, buffers) or roles
@@ -234,13 +238,22 @@ def _k_order(stage: Stage, lhs: Load) -> tuple[str, ...]:
 
 def _badness(kernel: Kernel, parts: Contraction, roles: Roles, hint: dict[str, int], buffers: Buffers,
              any_order: bool) -> tuple:
-    stores = [store for s in kernel.stages for store in stage_stores(s)]
-    scattered = sum(stride_along(Access(s.buffer, s.index), roles.n) != 1 for s in stores)
+    scattered = scattered_stores(kernel, roles.n)
     size = hinted(next(a.extent for a in kernel.shared if a.name == roles.n), hint)
-    rows = prod(hinted(a.extent, hint) for a in kernel.shared if a.name in roles.m)
+    rows = _rows(kernel, roles, hint)
     packing = 0 if buffers.is_constant(roles.rhs.buffer) else 1 if _is_contiguous(roles) else 2
     pairing = parts.in_pairs and packing > 0  # at run time, of a convolution every window
     return (pairing, 0 if any_order else scattered, size < 8, packing, -min(rows, 12), -size)
+
+
+def scattered_stores(kernel: Kernel, axis: str) -> int:
+    """How many results are not contiguous along an axis."""
+    stores = [store for s in kernel.stages for store in stage_stores(s)]
+    return sum(stride_along(Access(s.buffer, s.index), axis) != 1 for s in stores)
+
+
+def _rows(kernel: Kernel, roles: Roles, hint: dict[str, int]) -> int:
+    return prod(hinted(a.extent, hint) for a in kernel.shared if a.name in roles.m)
 
 
 def _has_known_rows(roles: Roles) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from planish.schedule import steps
 from planish.schedule.access import Access, stride_along
 from planish.schedule.buffers import Buffers
-from planish.schedule.contraction import Roles, choose_roles, contraction_of
+from planish.schedule.contraction import Roles, choose_roles, contraction_of, scattered_stores
 from planish.schedule.kernel import Axis, Buffer, Kernel, Load, Scalar, Sort, Stage, Store, stage_stores, walk
 from planish.schedule.kernel import stage_values as values_of
 from planish.schedule.rebuild import Rebuilder, rebuild_kernel, replace_buffers
@@ -43,16 +43,21 @@ def assign_layouts(kernels: list[Kernel], buffers: Buffers, fixed: set[str], hin
 
 
 def _better_orders(kernel: Kernel, buffers: Buffers, fixed: set[str], hint: dict[str, int]) -> list[Buffer]:
-    if contraction_of(kernel) is None:
+    parts = contraction_of(kernel)
+    if parts is None:
         return []
     stores = [store for s in kernel.stages for store in stage_stores(s)]
     if any(s.buffer.name in fixed or s.buffer.order for s in stores):
         return []
     now = choose_roles(kernel, hint, buffers)
-    if now is None or buffers.is_constant(now.rhs.buffer):
+    if now is None:
         return []
-    free = choose_roles(kernel, hint, buffers, any_order=True)
-    if free is None or free.n == now.n or not buffers.is_constant(free.rhs.buffer):
+    if parts.in_pairs:  # the weights are on the right whatever the order of the result
+        free: Roles | None = now if scattered_stores(kernel, now.n) else None
+    else:
+        free = choose_roles(kernel, hint, buffers, any_order=True)
+        free = None if free is None or free.n == now.n or buffers.is_constant(now.rhs.buffer) else free
+    if free is None or not buffers.is_constant(free.rhs.buffer):
         return []
     orders = [_innermost(s, free) for s in stores]
     return [replace(s.buffer, order=o) for s, o in zip(stores, orders) if o] if all(orders) else []
