@@ -7,6 +7,7 @@ one memory round trip per op.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +31,12 @@ def interpret(graph: Graph, inputs: Sequence[Any], *, precision: Precision = "ow
     arrays = [checked(node, np.asarray(value)) for node, value in zip(graph.inputs, inputs)]
     sizes = bind_symbols(graph, [np.shape(v) for v in inputs])
     wide = precision == "float64"
-    values: dict[Node, Any] = {n: _widen(a) if wide else a for n, a in zip(graph.inputs, arrays)}
+    return _walk(graph, [_widen(a) for a in arrays] if wide else arrays, sizes, wide, observe)
+
+
+def _walk(graph: Graph, inputs: Sequence[Any], sizes: dict[str, int], wide: bool,
+          observe: Callable[[Node, Any], None] | None = None) -> tuple[np.ndarray, ...]:
+    values: dict[Node, Any] = dict(zip(graph.inputs, inputs))
     last_use = _last_uses(graph)
     for node in graph.nodes():
         if node not in values:
@@ -87,7 +93,28 @@ def _is_computed(dtype: DType) -> bool:
     return dtype.is_float and not dtype.is_storage
 
 
+@dataclass(frozen=True)
+class _Wide:
+    """The graph of a control op, which takes and gives float64."""
+
+    graph: Graph
+
+    @property
+    def inputs(self) -> Sequence[Node]:
+        return self.graph.inputs
+
+    @property
+    def outputs(self) -> Sequence[Node]:
+        return self.graph.outputs
+
+    def run(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        return _walk(self.graph, arrays, {}, wide=True)
+
+
 def _evaluate_wide(node: Node, attributes: Any, operands: list[Any]) -> Any:
+    if node.op.has("control"):
+        inner = {f.name: getattr(attributes, f.name) for f in fields(attributes)}
+        attributes = replace(attributes, **{n: _Wide(g) for n, g in inner.items() if isinstance(g, Graph)})
     if node.op.name == "cast" and _is_computed(node.dtype):
         return operands[0].astype(np.float64)
     if node.op.name == "bitcast":

@@ -120,13 +120,15 @@ def _scan_loop_rule(attributes: ScanLoopAttributes, *operands: TensorType) -> tu
 
 def _scan_loop(a: ScanLoopAttributes, *operands: np.ndarray) -> tuple[np.ndarray, ...]:
     carries, stacked = operands[:a.carries], operands[a.carries:]
-    results = [np.empty((a.length, *o.type.shape), o.type.dtype.numpy) for o in a.body.outputs[a.carries:]]
+    rows = []
     for i in reversed(range(a.length)) if a.reverse else range(a.length):
         outputs = a.body.run(*carries, *(np.asarray(x[i]) for x in stacked))
         carries = tuple(outputs[:a.carries])
-        for result, slice_ in zip(results, outputs[a.carries:], strict=True):
-            result[i] = slice_
-    return (*carries, *results)
+        rows.append(outputs[a.carries:])
+    if not rows:
+        pieces = [o.type for o in a.body.outputs[a.carries:]]
+        return (*carries, *(np.empty((0, *t.shape), t.dtype.numpy) for t in pieces))
+    return (*carries, *map(np.stack, zip(*(reversed(rows) if a.reverse else rows))))
 
 
 # --- records. Graphs are made one folder up, so these have no samples here.

@@ -257,6 +257,30 @@ def test_recurrent_network() -> None:
         check(made, *(rng.standard_normal(shape).astype(np.float32) for shape in ((b, 8), (9, b, 8))))
 
 
+def test_control_in_float64() -> None:
+    """What validation measures against: bodies are carried in float64 too."""
+    rng = np.random.default_rng()
+
+    def cell(h: Node, x: Node) -> Any:
+        y, = choose(ops.gt(ops.reduce_sum(x, axes=(0,)), 0), x, ops.exp, ops.neg)
+        h = ops.tanh(h + y * 1e-3)
+        return h, h
+
+    def f(h: Node, xs: Node) -> Any:
+        last, hs = ops.scan_loop(h, xs, body=build_graph(cell, F, F), length=9, carries=1)
+        _, z = repeat(lambda i, x: ops.lt(i, 5), lambda i, x: (i + 1, x / 3), constant(np.array(0)), last)
+        return z, hs
+    xs = TensorType(FLOAT32, (9, 6))
+    arrays = vector(), rng.standard_normal((9, 6)).astype(np.float32)
+    wide = interpret(build_graph(f, F, xs), arrays, precision="float64")
+    h, hs = arrays[0].astype(np.float64), []
+    for x in arrays[1].astype(np.float64):
+        h = np.tanh(h + (np.exp(x) if arrays[1][len(hs)].sum() > 0 else -x) * np.float32(1e-3))
+        hs.append(h)
+    np.testing.assert_allclose(wide[1], hs, 1e-12)
+    np.testing.assert_allclose(wide[0], h / 3**5, 1e-12)
+
+
 def test_scan_inside_a_scan() -> None:
     """Slices of slices: running sums of every row, and of the rows before."""
     def inner(c: Node, x: Node) -> Any:
