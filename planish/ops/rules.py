@@ -80,10 +80,23 @@ def _with_head(name: str, rule: Callable[..., Types], operands: int | None,
     def infer(attributes: Any, *types: Types) -> Types:
         try:
             _require_operands(operands, types, dtypes)
-            return rule(attributes, *types)
+            result = rule(attributes, *types)
+            for one in result if isinstance(result, tuple) else (result,):
+                _require_addressable(one)
+            return result
         except TypeRuleError as error:
             raise TypeRuleError(f"{name}({', '.join(map(_text, types))}): {error}", error.sizes) from None
     return infer
+
+
+MOST_AXES = 64            # NumPy's own limit
+MOST_BYTES = 1 << 62      # sizes and offsets are 64-bit integers
+
+
+def _require_addressable(type_: TensorType) -> None:
+    require(len(type_.shape) <= MOST_AXES, f"{len(type_.shape)} axes; a tensor has {MOST_AXES} at most")
+    size = prod(d for d in type_.shape if isinstance(d, int))
+    require(size * type_.dtype.itemsize <= MOST_BYTES, f"a result of {size} elements is more than memory has")
 
 
 def _text(type_: Types) -> str:

@@ -241,6 +241,19 @@ def test_initialisers_and_sizes_given_from_outside() -> None:
             session_of(models.layer(), options)
 
 
+def test_external_data_of_a_model_given_as_bytes(tmp_path: Path) -> None:
+    model, x = models.layer(), floats(2, 4)
+    expected = session_of(model).run(None, {"x": x})
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    data = (tmp_path / "m.onnx").read_bytes()
+    assert_equal(ort.InferenceSession(tmp_path / "m.onnx").run(None, {"x": x}), expected)
+    with pytest.raises(state.InvalidGraph, match="load the model by its path"):
+        ort.InferenceSession(data)
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path))
+    assert_equal(ort.InferenceSession(data, options).run(None, {"x": x}), expected)
+
+
 # --- how often it compiles
 
 def test_twenty_lengths_are_compiled_once() -> None:

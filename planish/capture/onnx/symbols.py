@@ -94,7 +94,7 @@ class SymbolTable:
         """`text` as arithmetic over declared sizes, or None."""
         try:
             dim = parse_dim(text, self.dims)
-        except ParseError:
+        except (ParseError, ZeroDivisionError, RecursionError):
             return None
         return dim if set(symbols_of(dim)) <= set(self.dims) else None
 

@@ -260,7 +260,7 @@ class Translator:
             raise ModelError(f"{call.where}: {error}") from error
         except PlanishError:
             raise
-        except (TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
+        except _FAULTS as error:
             raise ModelError(f"{call.where}: {_fault(node, call) or error}") from error
 
     def _blame_fresh(self, call: Call, error: TypeRuleError) -> None:
@@ -335,6 +335,10 @@ def _count(graph: Any) -> int:
     """How many nodes a graph has, with those inside its nodes."""
     inner = (a for node in graph.node for a in node.attribute if a.HasField("g"))
     return len(graph.node) + sum(_count(a.g) for a in inner)
+
+
+# What goes wrong in Python where a node has attributes or operands that its operator does not take.
+_FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
 def _fault(node: Any, call: Call) -> str:
