@@ -32,6 +32,12 @@ def sizes(values: np.ndarray, *, limit: int = LARGEST) -> tuple[np.ndarray, ...]
     return stated(flat)
 
 
+@host_function("largest")
+def largest(counts: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The greatest element, 0 of none."""
+    return stated([max(_flat(counts), default=0)])
+
+
 @host_function("range_length")
 def range_length(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> tuple[np.ndarray, ...]:
     """How many numbers start, start + delta... stay before the limit."""

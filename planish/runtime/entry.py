@@ -278,7 +278,9 @@ def _write_attempt(module: Module, head: int) -> None:
     to, bytes_ = b.gep("ptr", buffers, before_constants), b.mul(n_constants, b.i64(8))
     b.call("memcpy", "ptr", [to, constants, bytes_])
     arena = _make_arena(call)
-    b.store(arena, b.gep("ptr", buffers, before_arena), 8)
+    # A read at a clamped index of an empty buffer is of no element, but of memory: any will do.
+    place = b.select(_is(b, "ne", arena, _NULL), arena, buffers)
+    b.store(place, b.gep("ptr", buffers, before_arena), 8)
     status = _run_body(b, program, buffers, dims)
     used = b.when(_is(b, "ne", arena, _NULL))
     b.call("planish_free", "void", [arena])

@@ -5,8 +5,8 @@ order in which they run. A graph without host ops is one segment.
 
 Every node runs as late as its users allow, so that it is fused with them. Inputs, constants, results of host
 ops and reshapes of those are at hand without native code. What follows from constants and sizes alone, and a
-reshape or broadcast, is made again where it is used instead of being handed over. A size that no input of a
-segment shows is carried by an input of shape (size, 0), which holds nothing.
+reshape, broadcast or cast to a wider type, is made again where it is used instead of being handed over. A
+size that no input of a segment shows is carried by an input of shape (size, 0), which holds nothing.
 """
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ from planish.ir.text import node_names, print_graph
 from planish.ops.host import stated_type
 from planish.types import Symbol, symbol, symbols_of
 
-REMADE = frozenset({"reshape", "broadcast_to"})
+
+def is_remade(node: Node) -> bool:
+    """Whether a node is made again in every segment that uses it: it costs nothing, and its operand is no
+    more to hand over."""
+    wider = node.op.name == "cast" and node.dtype.itemsize >= node.operands[0].dtype.itemsize
+    return wider or node.op.name in ("reshape", "broadcast_to")
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,7 @@ class _Cut:
         while stack:
             node = stack.pop()
             own = node not in self.at_hand and self.place[node] == s
-            if node not in found and (own or node in self.light or node.op.name in REMADE):
+            if node not in found and (own or node in self.light or is_remade(node)):
                 found[node] = None
                 stack += node.operands
         return found

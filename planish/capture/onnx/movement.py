@@ -317,12 +317,15 @@ def _padded_at_run_time(call: Call, fill: Node) -> Node:
     """By what a host function says of each axis: where what is kept begins, how much that is, and how much
     comes before and after it."""
     x = call[0]
-    axes = call[3] if call.has(3) else constant(np.arange(x.ndim))
-    most = [d for n in x.shape for d in (n, n, LONGEST, LONGEST)]
-    said = call.said("pad_spans", [call[1], axes], most, sizes=x.shape)
-    for axis, first, length in zip(range(x.ndim), said[::4], said[1::4], strict=True):
+    is_known = not call.has(3) or call.known_sizes(3, "axes") is not None
+    axes = (call.axes(3) if is_known else None) or tuple(range(x.ndim))
+    order = constant(np.arange(len(axes))) if is_known else call[3]
+    sizes = tuple(x.shape[a] for a in axes)
+    most = [d for n in sizes for d in (n, n, LONGEST, LONGEST)]
+    said = call.said("pad_spans", [call[1], order], most, sizes=sizes)
+    for axis, first, length in zip(axes, said[::4], said[1::4], strict=True):
         x = sliced(x, axis, first, first + length)
-    return _grown(call, x, range(x.ndim), said[2::4], said[3::4], fill)
+    return _grown(call, x, axes, said[2::4], said[3::4], fill)
 
 
 def _padded(call: Call, axes: Sequence[int], pads: Sequence[Dim], fill: Node) -> Node:

@@ -132,20 +132,12 @@ def _first_or(flags: Node) -> Node:
 def non_max_suppression(call: Call) -> Node:
     """[u, 3]: batch, class and box of those kept, classes in order and the best first.
 
-    Of every class the boxes are ranked by score, of which only those above the threshold are looked at. Each
-    round keeps the best box left of every class, and drops it and those that overlap it too much.
+    Of every class the boxes above the threshold are ranked by score. Each round keeps the best box left of
+    every class, and drops it and those that overlap it too much.
     """
     boxes, scores = call[0], call[1]
-    classes, n = scores.shape[1:]
-    worst = number(float("-inf"), scores.dtype)
-    scores = ops.select(ops.is_nan(scores), worst, scores)
-    order = ops.argsort(scores, axis=2, descending=True)
-    alive = ops.broadcast_to(constant(True), shape=scores.shape)
-    if call.has(4):
-        alive = ops.gt(ops.take_along(scores, order, axis=2), reshaped(call[4], ()))
-        looked_at = ops.reduce_any(alive, axes=(0, 1))
-        (n,) = call.said("sizes", [ops.reduce_sum(cast(looked_at, INT64), axes=(0,))], [n])
-    order, alive = sliced(order, 2, 0, n), sliced(alive, 2, 0, n)
+    order, alive = _candidates(call, scores)
+    classes, n = order.shape[1:]
     corners = [_ranked(c, order) for c in _corners(boxes, bool(call.attribute("center_point_box", 0)))]
     most = reshaped(call[2], ()) if call.has(2) else number(0, INT64)
     overlap = reshaped(call[3], ()) if call.has(3) else number(0, FLOAT32)
@@ -154,6 +146,25 @@ def non_max_suppression(call: Call) -> Node:
                ops.mod(ops.floor_div(kept, size_node(n, INT64)), size_node(classes, INT64)),
                ops.take(_flat(order), kept, axis=0)]
     return ops.concat(*(reshaped(c, (kept.shape[0], 1)) for c in columns), axis=1)
+
+
+def _candidates(call: Call, scores: Node) -> tuple[Node, Node]:
+    """The boxes of every class in the order of their scores, [batches, classes, n], and which of these are
+    any: n is the greatest number of them."""
+    worst = number(float("-inf"), scores.dtype)
+    if not call.has(4):
+        ranked = ops.argsort(ops.select(ops.is_nan(scores), worst, scores), axis=2, descending=True)
+        return ranked, ops.broadcast_to(constant(True), shape=scores.shape)
+    flags = ops.gt(scores, reshaped(call[4], ()))
+    counts = ops.reduce_sum(cast(flags, INT64), axes=(2,), keepdims=True)
+    (n,) = call.said("largest", [counts], [scores.shape[2]])
+    shape = (*scores.shape[:2], n)
+    target = ops.select(flags, ops.cumsum(cast(flags, INT64), axis=2) - 1, size_node(n, INT64))  # n: dropped
+    boxes = ops.scatter_along(ops.broadcast_to(number(0, INT64), shape=shape), target,
+                              make_source("iota", shape=scores.shape, axis=2, dtype=INT64), axis=2)
+    alive = ops.lt(make_source("iota", shape=shape, axis=2, dtype=INT64), counts)
+    found = ops.select(alive, ops.take_along(scores, boxes, axis=2), worst)
+    return ops.take_along(boxes, ops.argsort(found, axis=2, descending=True), axis=2), alive
 
 
 def _corners(boxes: Node, centred: bool) -> list[Node]:

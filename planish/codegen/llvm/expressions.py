@@ -209,6 +209,8 @@ class Expressions:
             left, right = self.dim(atom.left, lanes), self.dim(atom.right, lanes)
             return b.intrinsic("smax" if atom.which == "max" else "smin", left, right)
         numerator, divisor = self.dim(atom.numerator, lanes), self.dim(atom.divisor, lanes)
+        if not is_nonnegative(atom.divisor - 1):  # an index that a guard leaves unused may divide by no size
+            divisor = b.intrinsic("smax", divisor, b.const(divisor.type, 1))
         quotient = isinstance(atom, Quotient)
         if is_nonnegative(atom.numerator):
             return b.bin("udiv" if quotient else "urem", numerator, divisor)

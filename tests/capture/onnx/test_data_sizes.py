@@ -369,3 +369,77 @@ def test_resize_on_open_sizes(mode: str, coordinates: str, by: str) -> None:
                        initializers=constants)
     # The reference evaluator is in float64; at a tie of nearest, ONNX Runtime's float32 chooses otherwise.
     agree(model, draw, reference, factor=32)
+
+
+# --- random models
+
+class RandomModel:
+    """Grows from a matrix x[n, 4] by operators that keep, select or lay out rows; `rows` are values of one
+    column count each, `vectors` what says something."""
+
+    def __init__(self, rng: np.random.Generator):
+        self.rng, self.nodes, self.rows, self.count = rng, [], ["x"], 0
+        self.constants = {"half": np.float32(0.5), "one": np.array([1]), "flat": np.array([-1, 4]),
+                          "first": np.array([0])}
+
+    def new(self, op: str, operands: list[str], **attributes: Any) -> str:
+        self.count += 1
+        self.nodes.append(node(op, operands, [f"v{self.count}"], **attributes))
+        return f"v{self.count}"
+
+    def row(self) -> str:
+        return self.rows[self.rng.integers(len(self.rows))]
+
+    def flags(self, rows: str) -> str:
+        """A bool for each row."""
+        sums = self.new("ReduceSum", [rows, "one"], keepdims=0)
+        return self.new("Greater", [sums, "half"])
+
+    def compress(self) -> str:
+        rows = self.row()
+        return self.new("Compress", [rows, self.flags(rows)], axis=0)
+
+    def gather(self) -> str:
+        rows = self.row()
+        at = self.new("NonZero", [self.flags(rows)])
+        return self.new("GatherND", [rows, self.new("Transpose", [at])])
+
+    def unique(self) -> str:
+        return self.new("Unique", [self.new("Round", [self.row()])], axis=0)
+
+    def joined(self) -> str:
+        return self.new("Concat", [self.row(), self.row()], axis=0)
+
+    def pointwise(self) -> str:
+        return self.new(str(self.rng.choice(["Neg", "Sin", "Abs"])), [self.row()])
+
+    def cut(self) -> str:
+        """The first rows, as many as a value says."""
+        return self.new("Slice", [self.row(), "from", "to"])
+
+    def padded(self) -> str:
+        return self.new("Pad", [self.row(), "pads", "", "first"])
+
+    def reshaped(self) -> str:
+        return self.new("Reshape", [self.new("Flatten", [self.row()], axis=0), "flat"])
+
+    def repeated(self) -> str:
+        return self.new("Tile", [self.row(), self.new("Concat", ["times", "one"], axis=0)])
+
+    def model(self, size: int) -> Any:
+        makers = (self.compress, self.gather, self.unique, self.joined, self.pointwise, self.cut, self.padded,
+                  self.reshaped, self.repeated)
+        for _ in range(size):
+            self.rows.append(makers[self.rng.integers(len(makers))]())
+        inputs = {"x": (np.float32, ("n", 4)), "from": (np.int64, (1,)), "to": (np.int64, (1,)),
+                  "pads": (np.int64, (2,)), "times": (np.int64, (1,))}
+        return make_model(self.nodes, inputs, tuple(self.rows[-2:]), opset=18, initializers=self.constants)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_models(seed: int) -> None:
+    def draw(rng: np.random.Generator) -> Feeds:
+        return {"x": rng.normal(size=(int(rng.integers(1, 9)), 4)).astype(np.float32),
+                "from": rng.integers(0, 3, 1), "to": rng.integers(-2, 9, 1),
+                "pads": rng.integers(0, 3, 2), "times": rng.integers(0, 3, 1)}
+    agree(RandomModel(np.random.default_rng(seed)).model(9), draw, factor=64)
