@@ -9,10 +9,12 @@ from onnx import helper
 
 from planish.capture.onnx import load_graph
 from planish.errors import ModelError
+from planish.schedule.program import For, Launch
 from tests.capture.onnx.running import (
     STRATEGIES,
     assert_same,
     make_model,
+    native,
     onnxruntime_outputs,
     reference,
     run,
@@ -142,6 +144,17 @@ def test_one_compile_serves_all_batches_and_lengths(kind: str) -> None:
         feeds = feeds_of(model, again)
         for strategy in STRATEGIES:
             assert_same(run(graph, feeds, strategy), onnxruntime_outputs(model, feeds), factor=64)
+
+
+def test_a_step_is_few_kernels_on_packed_weights() -> None:
+    """One product for all inputs before the loop; in it a product, the gates, and a copy to the output."""
+    given = {n: a for n, a in operands("LSTM", 5, 1, 64, 64, 1).items() if n in "xwrb"}
+    program = native(load_graph(model_of("LSTM", given))).built.program
+    loop, = (s for s in program.steps if isinstance(s, For))
+    assert [s.kernel.tile is not None for s in loop.body] == [True, False, False]
+    weights, = (n for n in loop.body[0].reads if "panels" in n)
+    assert program.places[weights].kind == "constant"
+    assert sum(s.kernel.tile is not None for s in program.steps if isinstance(s, Launch)) == 1
 
 
 @pytest.mark.parametrize("outputs", [["y"], ["", "h"], ["", "", "c"], ["y", "", "c"]])
