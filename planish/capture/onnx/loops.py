@@ -210,7 +210,14 @@ class _Loop:
             for stack, piece in zip(stacks, pieces):
                 stack.append(piece)
             at += 1
-        return [*state, *map(self.stacked, stacks)]
+        outputs = self.nothing() if stacks and at == 0 else [self.stacked(stack) for stack in stacks]
+        return [*state, *outputs]
+
+    def nothing(self) -> list[Value]:
+        """The outputs of no round, of the types that those of the first would have."""
+        results = self.inner.read_body(self.body, [number(0, INT64), number(True, BOOL), *self.first])
+        pieces = [as_node(piece) for piece in results[1 + len(self.first):]]
+        return [ops.broadcast_to(number(0, p.dtype), shape=(0, *p.shape)) for p in pieces]
 
     def is_true(self, goes_on: Value) -> bool:
         value = single(goes_on)
@@ -219,8 +226,6 @@ class _Loop:
         return bool(value)
 
     def stacked(self, pieces: Sequence[Value]) -> Value:
-        if not pieces:
-            self.call.refuse("no round, and so an output of unknown type")
         elements, nodes = [e for e in map(known, pieces) if e is not None], list(map(as_node, pieces))
         if len(elements) == len(pieces):
             return sizes_value(np.stack(elements), nodes[0].dtype)
