@@ -188,7 +188,7 @@ class SegmentedProgram(Compiled):
         parts = iter(self.parts)
         for step, done in zip(self.plan.steps, self.plan.done):
             if isinstance(step, HostCall):
-                values[step.node] = self._host(step.node, values, sizes)
+                values[step.node] = self._host(step, values, sizes)
             else:
                 taken = (_value(n, values, sizes) for n in step.takes)
                 carried = (np.empty((sizes[name], 0), np.uint8) for name in step.carries)
@@ -197,8 +197,10 @@ class SegmentedProgram(Compiled):
                 del values[node]
         return _apart([_value(n, values, sizes) for n in self.optimized.outputs], inputs)
 
-    def _host(self, node: Node, values: Mapping[Node, Any], sizes: dict[str, int]) -> Any:
-        attributes = substitute_value(node.attributes, sizes)
+    def _host(self, call: HostCall, values: Mapping[Node, Any], sizes: dict[str, int]) -> Any:
+        node, attributes = call.node, call.node.attributes
+        if call.is_sized:
+            attributes = substitute_value(attributes, sizes)
         result = node.op.evaluate(attributes, *(_value(o, values, sizes) for o in node.operands))
         bind_host(node, result, sizes)
         return result

@@ -42,7 +42,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class HostCall:
+    """A host op; `is_sized` where sizes stand in its parameters."""
+
     node: Node
+    is_sized: bool
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ class _Cut:
         steps: list[Segment | HostCall] = []
         for s in range(-1, self.last + 1):
             steps += [segments[s]] if s in segments else []
-            steps += [HostCall(h) for h in hosts if self.stage[h] == s]
+            steps += [HostCall(h, bool(symbols_used(h))) for h in hosts if self.stage[h] == s]
         return Plan(self.graph, tuple(steps), last_uses(self.graph, steps))
 
     def segment(self, s: int, gives: tuple[Node, ...], checks: tuple[Node, ...]) -> Segment:
