@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from planish.capture.onnx.symbols import fixed_size
+
 Size = int | str | None
 
 # ONNX's names of element types that differ from C++'s, which ONNX Runtime prints
@@ -61,7 +63,8 @@ def declared_sizes(tensor: Any) -> list[Size]:
 
 
 def _size(dim: Any) -> Size:
-    return dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+    fixed = fixed_size(dim)
+    return fixed if fixed is not None else dim.dim_param or None
 
 
 def spell_type(type_: Any) -> str:

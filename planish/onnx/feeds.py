@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from planish.capture.onnx.symbols import fixed_size
 from planish.onnx.description import NodeArg, argument_of, spell_element
 from planish.onnx.errors import InvalidArgument
 from planish.onnx.values import unwrapped
@@ -101,8 +102,8 @@ def _check_shape(name: str, tensor: Any, shape: tuple[int, ...]) -> None:
     if len(dims) != len(shape):
         raise InvalidArgument(
             f"Invalid rank for input: {name} Got: {len(shape)} Expected: {len(dims)} {advice}")
-    wrong = [(i, got, dim.dim_value) for i, (dim, got) in enumerate(zip(dims, shape))
-             if dim.HasField("dim_value") and dim.dim_value != got]
+    wrong = [(i, got, want) for i, (want, got) in enumerate(zip(map(fixed_size, dims), shape))
+             if want is not None and want != got]
     if wrong:
         lines = "".join(f"\n index: {i} Got: {got} Expected: {want}" for i, got, want in wrong)
         raise InvalidArgument(

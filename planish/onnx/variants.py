@@ -18,7 +18,7 @@ import numpy as np
 from planish import knobs
 from planish.capture.onnx.model import Model
 from planish.capture.onnx.structure import CapturedModel, Given, is_open, open_inputs
-from planish.capture.onnx.symbols import LONGEST, SymbolTable
+from planish.capture.onnx.symbols import LONGEST, SymbolTable, fixed_size
 from planish.capture.onnx.translate import translate_model
 from planish.compiler import Compiled, Options, check_options, compile_graph
 from planish.errors import ModelError, NeedsValue, TypeRuleError
@@ -283,8 +283,9 @@ def _given_of(type_: Any, value: Any, name: str) -> Given:
     base = "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
     dims: list[Dim] = [symbol(f"size_of_{base}_{axis}", 0, LONGEST) for axis in range(np.ndim(value))]
     for axis, dim in enumerate(type_.tensor_type.shape.dim):
-        if dim.HasField("dim_value"):
-            dims[axis] = dim.dim_value
+        fixed = fixed_size(dim)
+        if fixed is not None:
+            dims[axis] = fixed
     return TensorType(dtype_of(np.asarray(value)), tuple(dims))
 
 

@@ -79,10 +79,11 @@ class SymbolTable:
         return TensorType(dtype, tuple(self._dim(value.name, i, d) for i, d in enumerate(tensor.shape.dim)))
 
     def _dim(self, name: str, axis: int, dim: Any) -> Dim:
-        if dim.HasField("dim_value") and dim.dim_value != UNKNOWN:
-            if dim.dim_value < 0:
-                raise ModelError(f"{self.file}: size {axis} of input {name!r} is {dim.dim_value}")
-            return dim.dim_value
+        fixed = fixed_size(dim)
+        if fixed is not None:
+            if fixed < 0:
+                raise ModelError(f"{self.file}: size {axis} of input {name!r} is {fixed}")
+            return fixed
         if not re.search(r"\w", dim.dim_param, flags=re.ASCII) or dim.dim_param == str(UNKNOWN):
             return self._declare(_identifier(f"{name}_{axis}"))
         if dim.dim_param in self.dims:
@@ -127,6 +128,11 @@ def _named_sizes(type_: Any, given: Given) -> Iterator[tuple[str, Dim]]:
     elif kind == "sequence_type" and isinstance(given, Sequence):
         for part in given:
             yield from _named_sizes(type_.sequence_type.elem_type, part)
+
+
+def fixed_size(dim: Any) -> int | None:
+    """The number that a TensorShapeProto.Dimension is, None where it is open."""
+    return int(dim.dim_value) if dim.HasField("dim_value") and dim.dim_value != UNKNOWN else None
 
 
 def _identifier(text: str) -> str:
