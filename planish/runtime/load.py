@@ -42,8 +42,10 @@ def spec_of(code: NativeCode) -> ProgramSpec:
 
 
 def _ranges(code: NativeCode) -> dict[int, tuple[str, str]]:
-    """What planish_derive says of each symbol that is out of its range."""
-    return {-1 - i: ("ShapeError", s.requirement) for i, s in enumerate(code.program.symbols)}
+    """What planish_derive says of each symbol that is out of its range, and of sizes that are too large."""
+    symbols = code.program.symbols
+    too_large = {-1 - len(symbols): ("ShapeError", "these sizes need more memory than can be addressed")}
+    return too_large | {-1 - i: ("ShapeError", s.requirement) for i, s in enumerate(symbols)}
 
 
 def _array(code: NativeCode, name: str, type_: TensorType) -> ArraySpec:

@@ -10,8 +10,10 @@ import pytest
 from planish.compiler import Options, compile_graph
 from planish.errors import ShapeError
 from planish.ir import Graph, Node, input_node, interpret
+from planish.ops import get_op
 from planish.ops.rules import apply_nullary, ops
 from planish.types import FLOAT32, FLOAT64, INT32, INT64, UINT32, DType, TensorType, evaluate_dim, symbol
+from planish.types.dim import minimum
 
 SIZES = (0, 1, 7, 8, 33, 1000)
 B = symbol("B")
@@ -122,3 +124,26 @@ def _array(dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
     if dtype.is_float:
         return rng.uniform(-2, 2, shape).astype(dtype.numpy)
     return rng.integers(0 if dtype is UINT32 else -12, 12, shape).astype(dtype.numpy)
+
+
+def test_sizes_that_do_not_fit_into_64_bits() -> None:
+    """The memory of N^4 elements would wrap to nothing at 65536."""
+    n = symbol("N", 0, 10**9)
+    x = input_node("x", TensorType(FLOAT32, (n,)))
+    parts = [ops.reshape(x, shape=tuple(n if i == axis else 1 for i in range(4))) for axis in range(4)]
+    sums = ops.cumsum(ops.cumsum(parts[0] + parts[1] + parts[2] + parts[3], axis=3), axis=0)
+    compiled = compile_graph(Graph((x,), (ops.reduce_max(sums, axes=(0, 1, 2, 3)),)))
+    assert compiled(np.ones(3, np.float32))[0] == 36
+    for call in (compiled.program.call, compiled.program.call_ctypes):  # type: ignore[attr-defined]
+        with pytest.raises(ShapeError, match=r"more memory than can be addressed; got x\[65536\]"):
+            call(np.ones(65536, np.float32))
+
+
+@pytest.mark.parametrize("limit", [5, 2**63 - 1])
+def test_the_smaller_of_a_size_and_a_huge_one_fits(limit: int) -> None:
+    shape = (minimum(symbol("N"), limit), 3)
+    iota = apply_nullary(get_op("iota"), input_node("x", TensorType(FLOAT32, (symbol("N"),))), shape=shape,
+                         axis=0, dtype=INT64)
+    x = input_node("x", TensorType(FLOAT32, (symbol("N"),)))
+    compiled = compile_graph(Graph((x,), (ops.cumsum(iota, axis=0),)))
+    assert compiled(np.ones(9, np.float32))[0].shape == (min(9, limit), 3)

@@ -32,7 +32,7 @@ from planish.schedule.kernel import (
 from planish.schedule.rebuild import is_scalar
 from planish.schedule.steps import pipelined, streamed
 from planish.types import Dim, Expr, is_static, symbols_of
-from planish.types.dim import Extreme, Quotient, Symbol, atoms, is_nonnegative, terms
+from planish.types.dim import Extreme, Quotient, Remainder, Symbol, atoms, is_nonnegative, terms
 
 STRIDES = (2, 3, 4)  # elements between lanes that are read as whole vectors and shuffled
 STREAM_NOTE = ", !nontemporal !0"
@@ -172,6 +172,28 @@ class Expressions:
             total = term if total is None else self.b.add(total, term)
         assert total is not None
         return total
+
+    def magnitude(self, dim: Dim) -> Value:
+        """A bound on a size, as double: that does not wrap, it only rounds. Differences count as sums."""
+        total = Value("double", repr(float(abs(dim)) if is_static(dim) else 0.0))
+        for monomial, coefficient in () if is_static(dim) else dim.terms:
+            product = Value("double", repr(float(abs(coefficient))))
+            for atom in monomial:
+                product = self.b.bin("fmul", product, self._magnitude(atom))
+            total = self.b.bin("fadd", total, product)
+        return total
+
+    def _magnitude(self, atom: Any) -> Value:
+        if isinstance(atom, Symbol):
+            return self.b.cast("sitofp", self._symbol(atom.name, 1), "double")
+        if isinstance(atom, Quotient):
+            return self.b.bin("fdiv", self.magnitude(atom.numerator), self.magnitude(atom.divisor))
+        if isinstance(atom, Remainder):
+            return self.magnitude(atom.divisor)
+        left, right = self.magnitude(atom.left), self.magnitude(atom.right)
+        if atom.which == "min" and is_nonnegative(atom.left) and is_nonnegative(atom.right):
+            return self.b.select(self.b.cmp("fcmp olt", left, right), left, right)
+        return self.b.bin("fadd", left, right)
 
     def _monomial(self, monomial: tuple, coefficient: int, lanes: int) -> Value:
         product: Value | None = None

@@ -307,4 +307,14 @@ def _write_derive(module: Module, program: Program, slots: dict[str, int], deriv
         code = b.select(outside, Value("i32", str(-1 - slots[symbol.name])), code)
     for i, dim in enumerate(derived, len(slots)):
         b.store(expressions.dim(dim), b.gep("i64", sizes, b.i64(i)), 8)
+        too_large = Value("i32", str(-1 - len(program.symbols)))
+        code = b.select(_is_too_large(expressions, dim), too_large, code)
     b.ret(code)
+
+
+ADDRESSABLE = float(1 << 62)
+
+
+def _is_too_large(expressions: Expressions, dim: Dim) -> Value:
+    """Whether a derived size does not fit into 64 bits, where it would wrap to some other number."""
+    return expressions.b.cmp("fcmp ogt", expressions.magnitude(dim), Value("double", repr(ADDRESSABLE)))
