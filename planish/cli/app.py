@@ -76,7 +76,8 @@ def run(request: Request, output: Output = Path()) -> None:
     ms = (perf_counter() - start) * 1e3
     names = [*request.graph.output_names, *(f"output{i}" for i in range(len(outputs)))][:len(outputs)]
     if output != Path():
-        np.savez(output, **dict(zip(names, outputs)))  # type: ignore[arg-type]
+        plain = (array.astype(np.str_) if array.dtype == object else array for array in outputs)
+        np.savez(output, **dict(zip(names, plain)))  # type: ignore[arg-type]
     described = [_described(name, array) for name, array in zip(names, outputs)]
     given = [{"name": node.attributes.name, "type": _type(array), "from": origin}
              for node, array, origin in zip(request.graph.inputs, data.arrays, data.origins)]
@@ -93,6 +94,9 @@ def run(request: Request, output: Output = Path()) -> None:
 def _described(name: str, array: Any) -> dict[str, Any]:
     import numpy as np
 
+    if array.dtype == object:
+        begins = " ".join(map(repr, array.reshape(-1)[:6]))
+        return {"name": name, "type": _type(array), "min": "", "mean": "", "max": "", "begins": begins}
     wide = array.astype(np.float64)
     low, mean, high = (float(f(wide)) for f in (np.min, np.mean, np.max)) if array.size else (0.0, 0.0, 0.0)
     begins = " ".join(f"{v:.4g}" for v in wide.reshape(-1)[:6])
@@ -102,7 +106,8 @@ def _described(name: str, array: Any) -> dict[str, Any]:
 
 
 def _type(array: Any) -> str:
-    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+    name = "string" if array.dtype == object else array.dtype
+    return f"{name}[{', '.join(map(str, array.shape))}]"
 
 
 @model_command(app)

@@ -21,7 +21,7 @@ import numpy as np
 
 from planish.cli.faults import UsageError
 from planish.ir import Graph, Node
-from planish.types import Dim, evaluate_dim
+from planish.types import STRING, Dim, as_text, dtype_of, evaluate_dim
 
 INTEGERS = (0, 9)
 NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
@@ -148,6 +148,8 @@ def _from_file(path: str, node: Node) -> Given:
     expected = node.dtype.numpy
     if array.dtype == np.dtype(("V", expected.itemsize)) and expected.isbuiltin != 1:
         array = array.view(expected)  # how NumPy stores what it does not know
+    if node.dtype is STRING and dtype_of(array.dtype) is STRING:
+        array = as_text(array)
     if array.dtype != expected:
         raise UsageError(f"{path} holds {array.dtype}; the model's input {_name(node)} takes {expected}")
     return Given(array.shape, array=array, source=path)
@@ -178,6 +180,8 @@ def _sizes(graph: Graph, given: dict[str, Given]) -> dict[str, int]:
 
 # --- random data
 
+WORDS = ("one", "Two", "three four", "5,6", "é")
+
 def _limits(node: Node, range_: Range | None) -> tuple[int, int]:
     """The least and the largest of random integers."""
     if node.dtype.kind == "bool":
@@ -190,6 +194,8 @@ def _limits(node: Node, range_: Range | None) -> tuple[int, int]:
 
 
 def _distribution(node: Node, range_: Range | None) -> str:
+    if node.dtype is STRING:
+        return "random, of " + ", ".join(WORDS)
     if node.dtype.is_float:
         return "random, standard normal" if range_ is None else f"random, {range_[0]:g}..{range_[1]:g}"
     low, high = _limits(node, range_)
@@ -198,7 +204,9 @@ def _distribution(node: Node, range_: Range | None) -> str:
 
 def _random(node: Node, shape: tuple[int, ...], range_: Range | None, rng: np.random.Generator) -> np.ndarray:
     drawn: Any
-    if not node.dtype.is_float:
+    if node.dtype is STRING:
+        drawn = rng.choice(WORDS, shape)
+    elif not node.dtype.is_float:
         drawn = rng.integers(*_limits(node, range_), shape, endpoint=True)
     else:
         drawn = rng.standard_normal(shape) if range_ is None else rng.uniform(*range_, shape)

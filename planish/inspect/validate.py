@@ -18,7 +18,7 @@ import numpy as np
 
 from planish.ir import Graph, interpret
 from planish.ops.tolerance import tolerance
-from planish.types import DType, dtype_of
+from planish.types import STRING, DType, dtype_of
 
 TIMES_EAGER = 2.0  # an error of up to so many times the reference executor's is its fault, not the compiler's
 
@@ -120,6 +120,11 @@ def output_error(name: str, got: np.ndarray, exact: np.ndarray, eager: np.ndarra
     if got.shape != eager.shape or got.dtype != eager.dtype:
         fault = f"{got.dtype}{list(got.shape)} instead of {eager.dtype}{list(eager.shape)}"
         return OutputError(name, str(got.dtype), got.shape, np.inf, np.inf, np.inf, (), fault)
+    if dtype is STRING:
+        count = int((got != exact).sum())
+        off = np.inf if count else 0.0
+        fault = f"{count} of {got.size} elements differ" if count else ""
+        return OutputError(name, dtype.name, got.shape, off, off, off, (), fault)
     wide = got.astype(np.float64)
     difference = _difference(wide, exact.astype(np.float64))
     absolute = float(difference.max(initial=0.0))

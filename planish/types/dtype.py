@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from planish.errors import UnsupportedDType
+from planish.errors import SignatureError, UnsupportedDType
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ def number_dtype_of(what: Any) -> DType:
 def as_text(array: np.ndarray) -> np.ndarray:
     """An array of text as planish keeps it: dtype object, holding str. UTF-8 bytes are decoded.
 
-    Raises UnsupportedDType for elements that are something else.
+    Raises SignatureError for elements that are something else.
     """
     objects = array.astype(object, order="C")
     flat = objects.reshape(-1)
@@ -147,8 +147,8 @@ def as_text(array: np.ndarray) -> np.ndarray:
         if isinstance(value, bytes):
             flat[i] = _decoded(value)
         elif not isinstance(value, str):
-            raise UnsupportedDType(f"an array of dtype {array.dtype} is to hold text; element {i} is a "
-                                   f"{type(value).__name__}")
+            raise SignatureError(f"an array of dtype {array.dtype} is to hold text; element {i} is a "
+                                 f"{type(value).__name__}")
     return objects
 
 
@@ -156,4 +156,4 @@ def _decoded(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        raise UnsupportedDType(f"text is to be UTF-8, not {value[:40]!r}") from error
+        raise SignatureError(f"text is to be UTF-8, not {value[:40]!r}") from error

@@ -228,3 +228,18 @@ def test_the_real_model(planish: Callable) -> None:
     assert outcome.code == 0, outcome.out + outcome.err
     found = json.loads(planish("explain", path, "--json").out)
     assert found["kernels"]["after"] < found["kernels"]["before"] / 4
+
+
+def test_models_of_text(planish: Callable, folder: Path) -> None:
+    """Text is drawn, shown, saved and compared."""
+    split = onnx.helper.make_node("StringSplit", ["x"], ["parts", "n"], delimiter=",")
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph([split], "text", [value("x", 8, ["N"])],
+                                   [value("parts", 8, ["N", None]), value("n", 7, ["N"])])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9),
+              folder / "text.onnx")
+    assert "host %0 = string_split(%x)" in planish("explain", "text.onnx").out
+    shown = planish("run", "text.onnx", "--input", "x=30", "--output", "out.npz").out
+    assert "string[30" in shown and "random, of one, Two" in shown
+    assert set(np.load(folder / "out.npz")["n"]) == {1, 2}
+    assert planish("validate", "text.onnx", "--input", "x=30").code == 0

@@ -5,9 +5,21 @@ import numpy as np
 import pytest
 
 from planish.cli.faults import UsageError
-from planish.cli.inputs import make_inputs
+from planish.cli.inputs import WORDS, make_inputs
 from planish.ir import Graph, input_node
-from planish.types import BFLOAT16, BOOL, DTYPES, FLOAT32, INT8, INT64, UINT64, DType, TensorType, symbol
+from planish.types import (
+    BFLOAT16,
+    BOOL,
+    DTYPES,
+    FLOAT32,
+    INT8,
+    INT64,
+    STRING,
+    UINT64,
+    DType,
+    TensorType,
+    symbol,
+)
 
 N, M = symbol("N", 0, 100), symbol("M", 3, 100)
 
@@ -69,6 +81,18 @@ def test_arrays_from_files(dtype: DType, tmp_path) -> None:  # type: ignore[no-u
     np.testing.assert_array_equal(array, expected)
     if dtype is BFLOAT16:
         assert array.astype(np.float32)[1, 2] == 5
+
+
+def test_text(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    g = graph(x=TensorType(STRING, (N, 3)))
+    (drawn,) = make_inputs(g, ["x=40x3"], 0).arrays
+    assert drawn.dtype == object and set(drawn.reshape(-1)) == set(WORDS)
+    np.save(tmp_path / "x.npy", np.array([["a", "b", "é"]]))
+    (array,) = make_inputs(g, [f"x={tmp_path}/x.npy"], 0).arrays
+    assert array.dtype == object and array.tolist() == [["a", "b", "é"]]
+    np.save(tmp_path / "x.npy", np.ones((1, 3)))
+    with pytest.raises(UsageError, match="holds float64; the model's input x takes object"):
+        make_inputs(g, [f"x={tmp_path}/x.npy"], 0)
 
 
 def test_objects_are_not_loaded(tmp_path) -> None:  # type: ignore[no-untyped-def]

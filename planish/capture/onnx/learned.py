@@ -188,3 +188,41 @@ def class_labels(call: Call, numbers: str = "int64s") -> np.ndarray:
 def pick(labels: np.ndarray, scores: Node) -> Node:
     """The label of the greatest score of each row."""
     return ops.take(constant(labels), ops.argmax(scores, axis=1, keepdims=False), axis=0)
+
+
+# --- support vectors
+
+@translates("SVMRegressor", domain=ML)
+def svm_regressor(call: Call) -> Node:
+    """Sum of coefficients times the kernel of x and each support vector, plus rho; of a one-class machine,
+    its sign. Without support vectors it is linear in x."""
+    x = as_float(as_rows(call))
+    weights, count = floats(call.attribute("coefficients", ()), x), call.attribute("n_supports", 0)
+    features = call.integers_of(x.shape[1:], "its number of columns")[0]
+    vectors = np.array(call.attribute("support_vectors", ()), x.dtype.numpy)
+    if len(weights.attributes.array) != (count or features) or vectors.size != count * features:
+        call.invalid(f"{vectors.size} numbers in {count} support vectors of {features}, with "
+                     f"{len(weights.attributes.array)} coefficients")
+    seen = _kernel(call, x, constant(vectors.reshape(count, features))) if count else x
+    rho = floats(call.attribute("rho", (0,))[:1], x)
+    score = ops.reduce_sum(seen * weights, axes=(1,), keepdims=True) + rho
+    if call.flag("one_class"):
+        one = number(1, x.dtype)
+        return cast(ops.select(ops.gt(score, number(0, x.dtype)), one, -one), FLOAT32)
+    return cast(transformed(call, score), FLOAT32)
+
+
+def _kernel(call: Call, x: Node, vectors: Node) -> Node:
+    """[N, vectors]"""
+    gamma, coef0, degree = (*call.attribute("kernel_params", ()), 0.0, 0.0, 0.0)[:3]
+    kind = call.attribute("kernel_type", "LINEAR")
+    if kind == "RBF":
+        apart = reshaped(x, (x.shape[0], 1, x.shape[1])) - vectors
+        return ops.exp(ops.reduce_sum(apart * apart, axes=(2,)) * -gamma)
+    product = ops.matmul(x, ops.transpose(vectors, axes=(1, 0)))
+    if kind == "LINEAR":
+        return product
+    if kind not in ("POLY", "SIGMOID"):
+        call.invalid(f"kernel_type {kind!r} is not one of LINEAR, POLY, RBF, SIGMOID")
+    shifted = product * gamma + coef0
+    return ops.tanh(shifted) if kind == "SIGMOID" else ops.pow(shifted, number(degree, x.dtype))

@@ -107,6 +107,21 @@ def test_probit(rng: np.random.Generator) -> None:
     check("LinearRegressor", [x], coefficients=[1.0], intercepts=[0.0], post_transform="PROBIT")
 
 
+# --- support vectors
+
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+@pytest.mark.parametrize("one_class", [0, 1])
+def test_support_vectors(rng: np.random.Generator, kernel: str, one_class: int) -> None:
+    check("SVMRegressor", [rows(rng)], coefficients=rng.normal(size=4).tolist(), n_supports=4, rho=[0.25],
+          support_vectors=rng.normal(size=12).tolist(), kernel_type=kernel, kernel_params=[0.3, 1.5, 3.0],
+          one_class=one_class)
+
+
+def test_a_machine_without_support_vectors(rng: np.random.Generator) -> None:
+    check("SVMRegressor", [rows(rng)], coefficients=rng.normal(size=3).tolist(), rho=[0.25],
+          kernel_type="LINEAR", kernel_params=[0.0, 0.0, 0.0])
+
+
 # --- lookup
 
 @pytest.mark.parametrize("version", [2, 4])
@@ -196,6 +211,7 @@ def test_n_grams_of_open_length(rng: np.random.Generator) -> None:
     ("LinearRegressor", {"coefficients": [1.0] * 3, "targets": 2}, "3 coefficients for 2 rows"),
     ("LinearRegressor", {"coefficients": [1.0] * 3, "post_transform": "HALF"}, "post_transform 'HALF'"),
     ("FeatureVectorizer", {"inputdimensions": [1, 2]}, "2 inputdimensions for 1 operands"),
+    ("SVMRegressor", {"coefficients": [1.0], "n_supports": 1, "support_vectors": [1.0]}, "1 numbers in 1"),
 ])
 def test_refused(op_type: str, given: dict[str, Any], message: str) -> None:
     x = np.ones((2, 3), np.int64 if op_type == "LabelEncoder" else np.float32)

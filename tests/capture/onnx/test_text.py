@@ -15,7 +15,6 @@ from planish.errors import (
     PlanishError,
     SignatureError,
     TypeRuleError,
-    UnsupportedDType,
     UnsupportedOp,
 )
 from planish.ir import constant, parse_graph, print_graph
@@ -213,15 +212,15 @@ def test_kinds_of_arrays_that_are_taken() -> None:
             assert_equal(run(graph, {"x0": x, "x1": text("x")}, strategy), want)
 
 
-@pytest.mark.parametrize(("array", "kind", "message"), [
-    (np.array([1, "a"], object), UnsupportedDType, "element 0 is a int"),
-    (np.array([b"\xff"], object), UnsupportedDType, "text is to be UTF-8"),
-    (np.array([1.0, 2.0]), SignatureError, "expected string, got float64"),
+@pytest.mark.parametrize(("array", "message"), [
+    (np.array([1, "a"], object), "element 0 is a int"),
+    (np.array([b"\xff"], object), "text is to be UTF-8"),
+    (np.array([1.0, 2.0]), "expected string, got float64"),
 ])
-def test_arrays_that_are_not_text(array: np.ndarray, kind: type[Exception], message: str) -> None:
+def test_arrays_that_are_not_text(array: np.ndarray, message: str) -> None:
     graph = load_graph(model_of("StringConcat", [text("a", "b"), text("x")])[0])
     for strategy in STRATEGIES:
-        with pytest.raises(kind, match=message):
+        with pytest.raises(SignatureError, match=message):
             run(graph, {"x0": array, "x1": text("x")}, strategy)
 
 
