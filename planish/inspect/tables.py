@@ -20,6 +20,7 @@ from planish.inspect.validate import OutputError, Validation
 
 OPS_SHOWN = 12
 NODES_SHOWN = 10
+NAME_SHOWN = 32   # characters of a node's name: the last ones tell them apart
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> RenderableType:
@@ -145,21 +146,27 @@ def error_row(e: OutputError) -> tuple[str, ...]:
 
 
 def node_validation(what: NodeValidation) -> RenderableType:
-    """The first node that diverges for each, the nodes that are wrong, or else the worst ones."""
+    """The first node that diverges for each, and the nodes that do; where none does, those with the largest
+    errors."""
+    everyone = list(dict.fromkeys(who for n in what.nodes for who in n.errors))
     wrong = [n for n in what.nodes if not all(e.is_right for e in n.errors.values())]
     shown = wrong or sorted(what.nodes, key=_largest, reverse=True)
-    rows = [(n.name, n.op, who, *error_row(e)[1:6], e.fault or "right")
-            for n in shown[:NODES_SHOWN] for who, e in n.errors.items()]
     title = f"{len(wrong)} of {len(what.nodes)} nodes diverge" if wrong else \
         f"All {len(what.nodes)} nodes are right; the largest errors"
-    columns = ["node*", "op", "who", "type", "ULP>", "absolute>", "relative>", "largest at", "verdict*"]
+    columns = ["node", "op", "type", *(f"{who}>" for who in everyone), "verdict*"]
+    rows = [_node_row(n, everyone) for n in shown[:NODES_SHOWN]]
     first = table("First node that diverges", ["who", "node*"],
-                  [(who, what.first.get(who, "none")) for who in _who(what)])
-    return Group(table(title, columns, rows), first)
+                  [(who, what.first.get(who, "none")) for who in everyone])
+    return Group(table(f"{title}, relative to the largest value", columns, rows), first)
 
 
-def _who(what: NodeValidation) -> list[str]:
-    return list(dict.fromkeys(who for n in what.nodes for who in n.errors))
+def _node_row(node: NodeError, everyone: Sequence[str]) -> tuple[str, ...]:
+    """Name, operator, type, the relative error of each, and who is wrong how."""
+    name = node.name if len(node.name) <= NAME_SHOWN else "..." + node.name[3 - NAME_SHOWN:]
+    errors = [f"{node.errors[who].relative:.1e}" if who in node.errors else "-" for who in everyone]
+    faults = [f"{who}: {e.fault}" for who, e in node.errors.items() if e.fault]
+    type_ = error_row(next(iter(node.errors.values())))[1]
+    return (name, node.op, type_, *errors, "; ".join(faults) or "right")
 
 
 def _largest(node: NodeError) -> float:
