@@ -7,8 +7,9 @@ In: a program of scheduled kernels. Out: LLVM modules' texts, and the order of s
     frame = { ptr buffers, ptr sizes, ptr pool, i32 status, i32 }
 
 `sizes` holds the symbols' values, then derived ones (sizes of outputs, bytes of the arena). Every thread
-runs the body; a barrier stands between kernels that depend on each other. All threads decide alike at a
-choice or a loop: each reads the predicate after a barrier, and none goes on to overwrite it before all have.
+runs the body; a barrier stands between kernels that depend on each other, unless both are thread 0's alone.
+All threads decide alike at a choice or a loop: each reads the predicate after a barrier, and none goes on to
+overwrite it before all have.
 A loop in which no launch is worth a barrier runs on thread 0 alone; what is worth one may depend on sizes.
 Equal kernels are written once.
 """
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from math import prod
 
 from planish.codegen.llvm.builder import Builder, Cell, Module, Value
@@ -120,15 +121,17 @@ class _Body:
             self.failed.set(Value("i1", "false"))
 
     def steps(self, steps: Sequence[Step]) -> None:
+        needless = set(_needless_barriers(steps))
         for step in steps:
             self.step(step)
+            waits = isinstance(step, Launch) and step.barrier
+            if waits and id(step) not in self.tail and id(step) not in needless:
+                self.barrier()
 
     def step(self, step: Step) -> None:
         if isinstance(step, Launch):
             arguments = [*map(self.pointers, step.arguments), self.sizes, self.tid, self.threads]
             self.b.call(self.names[id(step.kernel)], "void", arguments)
-            if step.barrier and id(step) not in self.tail:
-                self.barrier()
         elif isinstance(step, CheckStep):
             self.check(step)
         elif isinstance(step, If):
@@ -240,6 +243,18 @@ def _tail(steps: Sequence[Step]) -> Sequence[Step]:
     """The launch, loop or checks at the end: nothing waits for them."""
     checks = list(takewhile(lambda s: isinstance(s, CheckStep), reversed(steps)))
     return checks or [s for s in steps[-1:] if isinstance(s, (Launch, For))]
+
+
+def _needless_barriers(steps: Sequence[Step]) -> Iterator[int]:
+    """Launches whose barrier has on both sides what thread 0 does alone: it keeps the order by itself."""
+    phases: list[list[Step]] = [[]]
+    for step in steps:
+        phases[-1].append(step)
+        if not isinstance(step, Launch) or step.barrier:
+            phases.append([])
+    for phase, following in pairwise(filter(None, phases)):
+        if all(isinstance(s, Launch) and not is_shared(s.kernel) for s in (*phase, *following)):
+            yield id(phase[-1])
 
 
 def is_shared(kernel: Kernel) -> bool:
