@@ -106,3 +106,21 @@ def test_beside_a_convolution(kind: str, size: int, stride: int, also_output: bo
     graph = Graph((node,), (result, first) if also_output else (result,))
     for got, want in zip(compile_graph(graph)(x), interpret(graph, [x]), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_what_a_loop_writes_over_is_not_read_again() -> None:
+    """A last vector that goes over points twice is for loops that don't change what they read."""
+    from planish.codegen.llvm.loops import _may_repeat
+    from planish.schedule.kernel import Apply, Axis, Buffer, Load, Stage, Store
+    type_ = TensorType(dtype_of(np.dtype(np.float32)), (20,))
+    axis = Axis("a", 20)
+    x, y, row = Buffer("x", type_), Buffer("y", type_), Buffer("r", type_, space="row")
+
+    def stage(name: str, source: Buffer, target: Buffer) -> Stage:
+        value = Apply("neg", (Load(source, (axis.symbol,)),), type_.dtype)
+        return Stage(name, (axis,), value, type_.dtype, store=Store(target, (axis.symbol,)))
+    into_row, out_of_row, through = stage("t0", x, row), stage("t1", row, y), stage("t2", x, y)
+    assert _may_repeat([into_row]) and _may_repeat([out_of_row])
+    assert not _may_repeat([through])                # y may be x
+    assert not _may_repeat([into_row, out_of_row])   # in one loop: y may be x
+    assert not _may_repeat([stage("t3", row, row)])

@@ -258,7 +258,7 @@ class LoopWriter:
         for width, factor in dict.fromkeys(trips):
             step = width * factor
             if is_static(axis.extent):
-                if step == 1 and axis.extent > axis.lanes and all(map(_may_repeat, stages)):
+                if step == 1 and axis.extent > axis.lanes and _may_repeat(stages):
                     if axis.extent % axis.lanes:
                         at, width, step = self.b.i64(axis.extent - axis.lanes), axis.lanes, axis.extent
                         return self.trips(stages, axis, at, extent, width, 1, carry, reductions, later, 1)
@@ -369,15 +369,16 @@ def _take_jammed(first: Stage, stages: list[Stage | Sort]) -> list[Stage]:
     return taken
 
 
-def _may_repeat(stage: Stage) -> bool:
-    """Whether a stage that ran for a point may run again: it doesn't change what it reads. Arguments may lie
+def _may_repeat(stages: Sequence[Stage]) -> bool:
+    """Whether stages that ran for a point may run again: they don't change what they read. Arguments may lie
     over one another, rows don't."""
-    if stage.combine or stage.store is None or stage.store.update or stage.store.guard is not None:
+    stores = [s.store for s in stages]
+    if any(s.combine for s in stages) or any(s is None or s.update or s.guard is not None for s in stores):
         return False
-    loads = [x.buffer for x in walk(*stage_values(stage)) if isinstance(x, Load)]
-    if stage.store.buffer.space == "row":
-        return all(b.name != stage.store.buffer.name for b in loads)
-    return all(b.space == "row" for b in loads)
+    written = {s.buffer.name for s in stores if s is not None}
+    outside = any(s is not None and s.buffer.space == "global" for s in stores)
+    loads = [x.buffer for s in stages for x in walk(*stage_values(s)) if isinstance(x, Load)]
+    return all(b.name not in written and not (outside and b.space == "global") for b in loads)
 
 
 def _is_read(buffer: Buffer, stages: list[Stage | Sort]) -> bool:
