@@ -18,7 +18,19 @@ from planish.schedule import steps
 from planish.schedule.access import Access, stride_along
 from planish.schedule.buffers import Buffers
 from planish.schedule.contraction import Roles, choose_roles, contraction_of, scattered_stores
-from planish.schedule.kernel import Axis, Buffer, Kernel, Load, Scalar, Sort, Stage, Store, stage_stores, walk
+from planish.schedule.kernel import (
+    Axis,
+    Buffer,
+    Kernel,
+    Load,
+    Scalar,
+    Sort,
+    Stage,
+    Store,
+    stage_axes,
+    stage_stores,
+    walk,
+)
 from planish.schedule.kernel import stage_values as values_of
 from planish.schedule.rebuild import Rebuilder, rebuild_kernel, replace_buffers
 from planish.schedule.scalars import hinted, is_dim
@@ -126,20 +138,23 @@ def in_memory_order(kernel: Kernel, buffers: Buffers) -> Kernel:
     order = tuple(a.name for a in _sorted_along(kernel.shared, lead))
     if order != tuple(a.name for a in kernel.shared):
         kernel = steps.interchange(kernel, order)
-    kernel = replace(kernel, stages=tuple(map(_stage_in_order, kernel.stages)))
+    kernel = replace(kernel, stages=tuple(_stage_in_order(s, set(orders)) for s in kernel.stages))
     return _with_constants_along(kernel, buffers)
 
 
-def _stage_in_order(stage: Stage | Sort) -> Stage | Sort:
-    if isinstance(stage, Sort) or stage.combine or stage.store is None:
+def _stage_in_order(stage: Stage | Sort, laid: set[str]) -> Stage | Sort:
+    """The loops of a map as its result lies, those of a reduction as what it reads does."""
+    if isinstance(stage, Sort) or stage.running:
         return stage
-    return replace(stage, axes=_sorted_along(stage.axes, stage.store))
+    loads = [x for x in walk(*values_of(stage)) if isinstance(x, Load) and x.buffer.name in laid]
+    lead = next(iter(loads), None) if stage.combine else stage.store
+    return stage if lead is None else replace(stage, axes=_sorted_along(stage.axes, lead))
 
 
-def _sorted_along(axes: tuple[Axis, ...], store: Store) -> tuple[Axis, ...]:
-    """Axes in the order in which a store's index has them; those it does not have come first."""
+def _sorted_along(axes: tuple[Axis, ...], access: Load | Store) -> tuple[Axis, ...]:
+    """Axes in the order in which an index has them; those it does not have come first."""
     def place(axis: Axis) -> int:
-        return next((k for k, i in enumerate(store.index) if axis.name in _names(i)), -1)
+        return next((k for k, i in enumerate(access.index) if axis.name in _names(i)), -1)
     return tuple(sorted(axes, key=place))
 
 
@@ -172,13 +187,13 @@ def _permuted(kernel: Kernel, orders: Mapping[str, tuple[int, ...]]) -> Kernel:
 
 
 def _with_constants_along(kernel: Kernel, buffers: Buffers) -> Kernel:
-    """Constants with the axis that the innermost shared loop walks along innermost too."""
-    if not kernel.shared:
-        return kernel
-    axis = kernel.shared[-1].name
+    """Constants with the axis innermost that the innermost shared loop walks along; where that is none of
+    theirs, that of the reduction's innermost loop."""
+    axes = [nest[-1].name for nest in (kernel.shared, *map(stage_axes, kernel.stages)) if nest]
     loads = [x for s in kernel.stages for x in walk(*values_of(s)) if isinstance(x, Load)]
     orders: dict[str, tuple[int, ...]] = {}
     for load in loads:
+        axis = next((a for a in axes if any(a in _names(i) for i in load.index)), "")
         at = [k for k, i in enumerate(load.index) if axis in _names(i)]
         stride = stride_along(Access(load.buffer, load.index), axis)
         is_known = buffers.is_constant(load.buffer) and load.buffer.name not in buffers.views

@@ -99,3 +99,16 @@ def test_a_convolution_is_the_result(places: tuple[int, int], channels: int) -> 
         graph = Graph((x,), (y,))
         expected, = interpret(graph, [array], precision="float64")
         np.testing.assert_allclose(compile_graph(graph)(array)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_one_channel_out_of_many() -> None:
+    """A convolution to a single channel: vectors go along the channels that are summed."""
+    rng = np.random.default_rng()
+    x = input_node("x", TensorType(FLOAT32, (2, 12, symbol("h"), 10)))
+    graph = Graph((x,), (conv(ops.sigmoid(conv(x, 24, 1, rng)), 1, 3, rng),))
+    compiled = compile_graph(graph)
+    array = rng.normal(size=(2, 12, 9, 10)).astype(np.float32)
+    expected, = interpret(graph, [array], precision="float64")
+    np.testing.assert_allclose(compiled(array)[0], expected, rtol=1e-4, atol=1e-4)
+    steps = [step for kernel in compiled.report.kernels for step in kernel.schedule]
+    assert "vectorize(a0, 8)" in steps
