@@ -32,6 +32,7 @@ def backend(
     strategy   "native" or "library"
     disable    names of compiler passes to leave out
     freeze     False: parameters stay arguments in inference too
+    host       False: an operator that torch would have to run is refused
     """
     return compile_dynamo(module, example_inputs, settings_of(mode, options))
 
@@ -83,7 +84,7 @@ def static_arguments(graph: Any) -> list[int]:
 
 
 def build(graph: Any, settings: Settings, name: str, weights: Mapping[int, Any]) -> TorchProgram:
-    captured = translate(graph, name, weights)
+    captured = translate(graph, name, weights, settings.host)
     return TorchProgram(captured, compile_captured(captured, settings))
 
 

@@ -18,6 +18,7 @@ def compile(
     numerics: str = "default",
     strategy: str = "native",
     freeze: bool = True,
+    host: bool = True,
     disable: Iterable[str] = (),
 ) -> Any:
     """Compile a torch module or function of torch tensors; the result is called as it is.
@@ -28,6 +29,7 @@ def compile(
     numerics   "strict", "default" or "fast"
     strategy   "native" (compiled code) or "library" (one NumPy kernel per operation)
     freeze     in inference, parameters and buffers are constants, folded and packed
+    host       torch runs operators without a native form; False: they are refused
     disable    names of compiler passes to leave out
 
     Raises PlanishError for what is none of these.
@@ -35,7 +37,7 @@ def compile(
     import torch
 
     settings = settings_of(
-        mode, {"numerics": numerics, "strategy": strategy, "freeze": freeze, "disable": disable}
+        mode, {"numerics": numerics, "strategy": strategy, "freeze": freeze, "host": host, "disable": disable}
     )
 
     def planish(module: Any, example_inputs: Any) -> Any:

@@ -17,10 +17,12 @@ STRATEGIES = ("native", "library")
 
 @dataclass(frozen=True)
 class Settings:
-    """`freeze`: in inference, parameters and buffers are constants, folded and packed."""
+    """`freeze`: in inference, parameters and buffers are constants, folded and packed. `host`: torch runs
+    what has no native form."""
 
     options: Options = field(default_factory=Options)
     freeze: bool = True
+    host: bool = True
 
 
 def settings_of(mode: str | None = None, options: Mapping[str, Any] | None = None) -> Settings:
@@ -28,7 +30,7 @@ def settings_of(mode: str | None = None, options: Mapping[str, Any] | None = Non
     if mode is not None and mode not in MODES:
         raise PlanishError(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
     given = dict(options or {})
-    known = ("numerics", "strategy", "disable", "freeze")
+    known = ("numerics", "strategy", "disable", "freeze", "host")
     if unknown := [name for name in given if name not in known]:
         raise PlanishError(f"there is no option {unknown[0]!r}; there are {', '.join(known)}")
     numerics = _one_of("numerics", given.get("numerics", "default"), NUMERICS)
@@ -42,6 +44,7 @@ def settings_of(mode: str | None = None, options: Mapping[str, Any] | None = Non
             disable=frozenset(disable),
         ),
         bool(given.get("freeze", True)),
+        bool(given.get("host", True)),
     )
 
 

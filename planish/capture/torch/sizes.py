@@ -8,18 +8,25 @@ from operator import mul
 from typing import Any
 
 from planish.errors import UnsupportedOp
-from planish.types import Dim, symbol
+from planish.types import Dim, symbol, symbols_of
 from planish.types.dim import maximum, minimum
 
+FRESH = 8  # a size that nothing is known of, for choices
 LEAST, MOST = -(2**63), 2**62  # an int argument's range; what is as large has no limit
 
 
 class Sizes:
-    """The symbols of one graph; `hints` are the sizes of the call it was captured with."""
+    """The symbols of one graph; `hints` are the sizes of the call it was captured with. Those in `fresh`
+    depend on what tensors hold."""
 
     def __init__(self) -> None:
         self.symbols: dict[str, Dim] = {}
         self.hints: dict[str, int] = {}
+        self.fresh: set[str] = set()
+
+    def is_fresh(self, *dims: Dim) -> bool:
+        """Whether a size depends on what tensors hold."""
+        return any(not self.fresh.isdisjoint(symbols_of(d)) for d in dims)
 
     def dim(self, size: Any) -> Dim:
         """The Dim of an int or SymInt. Raises UnsupportedOp for a size that depends on values."""
@@ -47,12 +54,13 @@ class Sizes:
     def _symbol(self, expr: Any, env: Any) -> Dim:
         name = str(expr)
         if name not in self.symbols:
-            if name.startswith(("u", "zuf")):
-                raise UnsupportedOp(f"a size {name} that depends on values of tensors")
-            self.symbols[name] = symbol(name, *_range(expr, env))
             hint = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
             if expr in hint:
-                self.hints[name] = int(hint[expr])
+                self.symbols[name] = symbol(name, *_range(expr, env))
+            else:  # torch's upper limit does not always hold
+                self.symbols[name] = symbol(name)
+                self.fresh.add(name)
+            self.hints[name] = int(hint.get(expr, FRESH))
         return self.symbols[name]
 
 

@@ -32,6 +32,7 @@ from planish.capture.torch.captured import (
     TensorFeed,
     ViewResult,
 )
+from planish.capture.torch.host import can_host, effect, hosted, is_random
 from planish.capture.torch.layouts import inverse, memory_order
 from planish.capture.torch.promotion import Number, own_dtype
 from planish.capture.torch.sizes import Sizes
@@ -59,26 +60,31 @@ CHECKED = {  # calls that only say what AOTAutograd and torch.export have seen t
     "aten._assert_scalar.default",
 }
 
+EFFECTS = "with_effects"  # AOTAutograd's: (token, overload, *arguments) -> (next token, *results)
 
 _NUMBERS = ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
 
 
 def translate(
-    module: Any, name: str = "torch", constants: Mapping[int, Any] = MappingProxyType({})
+    module: Any, name: str = "torch", constants: Mapping[int, Any] = MappingProxyType({}), host: bool = True
 ) -> Captured:
-    """The graph of an FX module. `constants`: places of placeholders -> tensors that they always are.
+    """The graph of an FX module.
+
+    constants  places of placeholders -> tensors that they always are
+    host       torch runs operators without a translation, as host ops; False: they are refused
 
     Raises UnsupportedOp and UnsupportedDType, naming operator and line; CaptureError where a translation
     does not give what torch gives.
     """
-    return Translator(module, name, constants).captured()
+    return Translator(module, name, constants, host).captured()
 
 
 class Translator:
-    """Builds one graph. `values` holds, for each FX node, what stands for it."""
+    """Builds one graph. `values` holds, for each FX node, what stands for it. With `host`, torch runs what
+    has no translation."""
 
-    def __init__(self, module: Any, name: str, constants: Mapping[int, Any]):
-        self.module, self.name, self.constants = module, name, constants
+    def __init__(self, module: Any, name: str, constants: Mapping[int, Any], host: bool):
+        self.module, self.name, self.constants, self.host = module, name, constants, host
         self.sizes = Sizes()
         self.values: dict[Any, Any] = {}
         self.notes: dict[Node, Note] = {}
@@ -93,7 +99,7 @@ class Translator:
 
     def captured(self) -> Captured:
         nodes = list(self.module.graph.nodes)
-        refuse_unsupported(nodes)
+        refuse_unsupported(nodes, self.host)
         placeholders = [n for n in nodes if n.op == "placeholder"]
         for index, node in enumerate(placeholders):
             self.arguments[node] = index
@@ -125,6 +131,8 @@ class Translator:
 
     def _placeholder(self, index: int, node: Any) -> Any:
         value = node.meta.get("val")
+        if any(str(user.target) == EFFECTS and user.args[0] is node for user in node.users):
+            return constant(np.zeros(0, np.float32))  # a token: the caller passes None
         if index in self.constants:
             found = constant(constant_array(self.constants[index]))
             self._note(found, None, node.name)
@@ -164,7 +172,8 @@ class Translator:
         """Sizes that no input's shape says by itself come as the shape of an empty array."""
         bound = {str(d) for n in self.inputs for d in n.shape if isinstance(d, Expr)}
         sizes = {name: s for name, d in self.sizes.symbols.items() for s in symbols_of(d).values()}
-        missing = [name for name, s in sizes.items() if name not in bound and s.low >= 0]
+        known = bound | self.sizes.fresh
+        missing = [name for name, s in sizes.items() if name not in known and s.low >= 0]
         for name in missing:
             if name not in self.places:
                 raise UnsupportedOp(f"{self.name}: no argument says the size {name} by itself")
@@ -195,6 +204,8 @@ class Translator:
         name = str(node.target)
         if name in CHECKED:
             return None
+        if name == EFFECTS:
+            return self._effect(node)
         call = Call(name, self._types(value), location_of(node), self.effects, self.key)
         result = self._translated(call, node)
         self._hold(call, result)
@@ -204,21 +215,40 @@ class Translator:
 
     def _translated(self, call: Call, node: Any) -> Any:
         function = find_translation(call.overload)
-        assert function is not None  # refuse_unsupported has seen to it
         arguments = self._arguments(node)
         try:
-            result = function(call, *arguments)
+            result = self._hosted(call, node, arguments) if function is None else function(call, *arguments)
         except TypeRuleError as error:
             raise UnsupportedOp(f"{call.where}: {error}") from error
         return tuple(result) if isinstance(result, list) else result
 
+    def _hosted(self, call: Call, node: Any, arguments: Sequence[Any]) -> Any:
+        """A host op: torch runs the call. One that says sizes stands among the effects."""
+        types = [t for t in call.types if t is not None]
+        if len(types) != len(call.types):
+            call.refuse("it gives what is no tensor")
+        result = hosted(node.target, arguments, types, [self.key()] if is_random(node.target) else [])
+        if self.sizes.is_fresh(*(d for t in types for d in t.shape)):
+            self.effects.append(result[0].operands[0] if isinstance(result, tuple) else result)
+        is_list = isinstance(node.meta["val"], (list, tuple)) and not isinstance(result, tuple)
+        return (result,) if is_list else result
+
+    def _effect(self, node: Any) -> tuple[Any, ...]:
+        """(the next token, nothing): a call that only does something."""
+        token, overload, *args = node.args
+        arguments = self._bound(overload._schema, args, node.kwargs)
+        return effect(overload, arguments, self.values[token]), None
+
     def _arguments(self, node: Any) -> list[Any]:
-        """The arguments in the order of the operator's schema, defaults filled in."""
         schema = getattr(node.target, "_schema", None)
         if schema is None:
             return [self._argument(a) for a in node.args]
-        given = dict(zip((a.name for a in schema.arguments), node.args))
-        given.update(node.kwargs)
+        return self._bound(schema, node.args, node.kwargs)
+
+    def _bound(self, schema: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        """The arguments in the order of the operator's schema, defaults filled in."""
+        given = dict(zip((a.name for a in schema.arguments), args))
+        given.update(keywords)
         return [
             self._of_schema(a, self._argument(given.get(a.name, a.default_value))) for a in schema.arguments
         ]
@@ -316,11 +346,14 @@ class Translator:
         if not isinstance(value, Node):
             if isinstance(value, Number):
                 raise UnsupportedOp(f"{self.name}: a number computed at run time as a result")
+            if isinstance(value, Expr) and self.sizes.is_fresh(value):
+                raise UnsupportedOp(f"{self.name}: the size {value} as a result, which depends on values")
             return SizeResult(value)
         if node in self.arguments and self.arguments[node] not in self.constants:
             return ArgumentResult(self.arguments[node])
         base = _base(node)
-        of = self._base_result(base, outputs, made) if base is not node else None
+        is_view = base is not node and not self.sizes.is_fresh(*value.shape)
+        of = self._base_result(base, outputs, made) if is_view else None
         if of is not None:
             return self._view(node, base, of)
         return self._program_result(node, value, outputs, made)
@@ -368,11 +401,12 @@ def _shares(node: Any, other: Any) -> bool:
 # --- what can be translated
 
 
-def refuse_unsupported(nodes: Sequence[Any]) -> None:
-    """Raises one UnsupportedOp that lists every call without a translation, with the user's lines."""
+def refuse_unsupported(nodes: Sequence[Any], host: bool) -> None:
+    """Raises one UnsupportedOp that lists every call without a translation, with the user's lines. With
+    `host`, those that torch can run for us are none."""
     missing: dict[str, list[str]] = {}
     for node in nodes:
-        if node.op == "call_function" and not _is_known(node):
+        if node.op == "call_function" and not _is_known(node, host):
             missing.setdefault(str(node.target), []).append(str(location_of(node) or f"%{node.name}"))
         elif node.op in ("call_module", "call_method"):
             missing.setdefault(f"{node.op} {node.target}", []).append(
@@ -388,14 +422,18 @@ def _some(places: Sequence[str]) -> str:
     return ", ".join(few[:3]) + (f" and {len(few) - 3} more" if len(few) > 3 else "")
 
 
-def _is_known(node: Any) -> bool:
+def _is_known(node: Any, host: bool) -> bool:
     value = node.meta.get("val")
-    if node.target is operator.getitem or _is_symbolic_int(value):
+    if node.target is operator.getitem:
         return True
+    if _is_symbolic_int(value):
+        return str(node.target) != "aten._local_scalar_dense.default"
+    if str(node.target) == EFFECTS:
+        return host and can_host(node.args[1]) and not node.args[1]._schema.returns
     if not _is_overload(node.target):
         return isinstance(value, (int, bool))
     name = str(node.target)
-    return name in CHECKED or find_translation(name) is not None
+    return name in CHECKED or find_translation(name) is not None or (host and can_host(node.target))
 
 
 def _is_overload(target: Any) -> bool:

@@ -49,7 +49,7 @@ def test_missing_operators_are_listed_at_once(graph_of: Any) -> None:
 
     graph = graph_of(lambda x: torch.linalg.qr(x)[0] + torch.linalg.svdvals(x), [torch.randn(3, 3)])
     with pytest.raises(UnsupportedOp, match=r"linalg_qr[\s\S]*_linalg_svd"):
-        translate(graph)
+        translate(graph, host=False)
 
 
 def test_complex_numbers_are_refused(graph_of: Any) -> None:
@@ -101,3 +101,33 @@ def test_arguments_lie_anyhow(run: Any, same: Any, make: Any) -> None:
 def test_library_strategy(run: Any, same: Any) -> None:
     x = torch.randn(3, 4)
     same(run(lambda x: [x.softmax(1) @ x.t()], x, strategy="library"), [x.softmax(1) @ x.t()])
+
+
+def test_what_has_no_native_form_runs_on_the_host(run: Any, same: Any, graph_of: Any) -> None:
+    from planish.capture.torch import translate
+
+    def program(x: Any) -> list[Any]:
+        values, _ = (x * 2).sort(1)
+        return [torch.special.bessel_j0(values) + 1, *torch.linalg.qr(x), values.to(torch.bfloat16).erfinv()]
+
+    x = torch.rand(4, 4)
+    same(run(program, x), program(x))
+    graph = translate(graph_of(program, [x])).graph
+    hosts = [n.attributes.function for n in graph.nodes() if n.op.name == "host"]
+    assert len(hosts) == 3 and all(str(f) == "torch_call" for f in hosts)
+
+
+def test_sizes_that_depend_on_values(run: Any, same: Any) -> None:
+    def program(x: Any, y: Any) -> list[Any]:
+        places = torch.nonzero(x)
+        return [places, places.float().sum(1) * 2, torch.masked_select(y, x)]
+
+    for density in (0.2, 0.5, 0.0, 1.0):
+        x, y = torch.rand(5, 6) < density, torch.randn(5, 6)
+        same(run(program, x, y), program(x, y))
+
+
+def test_random_host_operators_are_not_shared(run: Any) -> None:
+    weights = torch.ones(10_000)
+    first, second = run(lambda w: [torch.multinomial(w, 50), torch.multinomial(w, 50)], weights)
+    assert not torch.equal(first, second)
