@@ -1,6 +1,6 @@
 """Planish for PyTorch programs: the backend of torch.compile, `compile`, `from_exported`.
 
-    backend.py    what torch.compile(backend="planish") calls
+    dynamo.py     what torch.compile(backend="planish") calls
     entry.py      planish.compile
     exported.py   planish.from_exported
     program.py    the call: tensors in, tensors out
@@ -12,7 +12,7 @@ torch is loaded when one of them is called.
 
 from __future__ import annotations
 
-from planish.torch.backend import backend
+from planish.torch.dynamo import backend
 from planish.torch.entry import compile
 from planish.torch.exported import ExportedProgram, from_exported
 

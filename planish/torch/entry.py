@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from planish.torch.backend import compile_dynamo
+from planish.torch.dynamo import compile_dynamo
 from planish.torch.settings import settings_of
 
 

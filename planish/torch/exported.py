@@ -11,7 +11,7 @@ from typing import Any
 
 from planish.capture.torch import decompositions, translate
 from planish.errors import ShapeError, SignatureError, UnsupportedOp
-from planish.torch.backend import compile_captured
+from planish.torch.dynamo import compile_captured
 from planish.torch.program import TorchProgram
 from planish.torch.settings import settings_of
 

@@ -71,7 +71,7 @@ def graph_of() -> Run:
 def run(graph_of: Run) -> Run:
     """A function's outputs on tensors: traced, translated and compiled, without Dynamo."""
     from planish.capture.torch import translate
-    from planish.torch.backend import compile_captured
+    from planish.torch.dynamo import compile_captured
     from planish.torch.program import TorchProgram
     from planish.torch.settings import settings_of
 

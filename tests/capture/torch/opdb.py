@@ -37,7 +37,7 @@ from torch.utils import _pytree as pytree
 from planish.capture.torch import decompositions, translate
 from planish.capture.torch.captured import KeyFeed
 from planish.errors import PlanishError, UnsupportedDType, UnsupportedOp
-from planish.torch.backend import boxed, compile_captured
+from planish.torch.dynamo import boxed, compile_captured
 from planish.torch.program import TorchProgram
 from planish.torch.settings import Settings, settings_of
 

@@ -18,7 +18,7 @@ nn, F = torch.nn, torch.nn.functional
 
 def compile_counting(function: Any, **options: Any) -> tuple[Any, list[Any]]:
     """The compiled function, and the graphs that Dynamo has given so far."""
-    from planish.torch.backend import compile_dynamo
+    from planish.torch.dynamo import compile_dynamo
     from planish.torch.settings import settings_of
 
     graphs: list[Any] = []
