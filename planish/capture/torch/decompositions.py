@@ -39,7 +39,8 @@ def _is_used(op: Any) -> bool:
 
 
 def torch_composes(op: Any) -> bool:
-    """Whether torch's dispatcher takes the operator apart by itself."""
+    """Whether torch's dispatcher takes the operator apart by itself, having no kernel for it."""
     import torch
 
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has(op.name(), "CompositeImplicitAutograd") and not has(op.name(), "CPU")

@@ -169,7 +169,8 @@ def batch_norm_without_statistics(
 def _with_reserve(call: Call, results: tuple[Node, ...], *running: Node) -> tuple[Node, ...]:
     """A reserve, where torch has one, is an empty tensor."""
     reserve = [broadcast(number(0, t.dtype), t.shape) for t in call.types[3:-2] if t is not None]
-    return (*results[:3], *reserve, *running)
+    kept = [cast(r, t.dtype) for r, t in zip(running, call.types[-2:]) if t is not None]
+    return (*results[:3], *reserve, *kept)
 
 
 def _with_statistics(
@@ -209,5 +210,5 @@ def _of_batch(
     for old, new in ((running_mean, ops.reshape(mean, shape=x.shape[1:2])), (running_variance, unbiased)):
         if old is not None:
             wide = cast(old, normal.dtype)
-            running.append(cast(wide * (1 - momentum) + new * momentum, old.dtype))
+            running.append(wide * (1 - momentum) + new * momentum)
     return results, running

@@ -147,8 +147,8 @@ def fmod(call: Call, x: Any, y: Any) -> Node:
 
 
 def _refuse_zero(call: Call, divisor: Node) -> None:
-    """Integers can't be divided by zero."""
-    if divisor.dtype.is_integer:
+    """Integers can't be divided by zero; of no elements, none is."""
+    if divisor.dtype.is_integer and 0 not in call.shape:
         call.check(ops.ne(divisor, number(0, divisor.dtype)), "RuntimeError", "ZeroDivisionError")
 
 

@@ -37,6 +37,13 @@ def normal(call: Call, x: Node, mean: Any, deviation: Any, generator: Any) -> No
     return cast(unit * float(deviation) + float(mean), call.dtype)
 
 
+@translates("prims.normal.default")
+def normal_of_shape(call: Call, shape: Any, mean: Any, deviation: Any, *options: Any) -> Node:
+    _refuse_generator(call, options[-1])
+    unit = ops.random_normal(call.key(), shape=call.shape, dtype=call.dtype.accumulator)
+    return cast(unit * float(deviation) + float(mean), call.dtype)
+
+
 @translates("aten.randint.low", "aten.randint_like.low_dtype")
 def randint_between(call: Call, *arguments: Any) -> Node:
     low, high = arguments[:2] if call.overload == "aten.randint.low" else arguments[1:3]
