@@ -20,6 +20,7 @@ from planish.capture.torch.layouts import inverse
 from planish.capture.torch.movement import sliced
 from planish.ir import Node
 from planish.ops.rules import ops, size_like
+from planish.ops.window import identity_of
 from planish.types import BOOL, INT64, broadcast_shapes
 from planish.types.dim import Dim
 
@@ -146,6 +147,32 @@ _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "am
 @translates("aten.scatter.reduce", "aten.scatter.value_reduce")
 def scatter_with(call: Call, x: Node, axis: int, index: Node, source: Any, reduction: str) -> Node:
     return _scattered(call, x, axis, index, source, _REDUCTIONS[reduction])
+
+
+@translates("aten.scatter_reduce.two")
+def scatter_reduce(call: Call, x: Node, axis: int, index: Node, source: Node, reduction: str,
+                   own: bool) -> Node:
+    """Without `own`, what is written to does not count itself: it starts from the reduction's identity."""
+    if reduction == "mean":
+        return _scattered_mean(call, x, axis, index, source, own)
+    kind = _REDUCTIONS[reduction]
+    start = x if own else _scattered(call, x, axis, index, identity_of(_WINDOWED[kind], x.dtype), "none")
+    return _scattered(call, start, axis, index, source, kind)
+
+
+_WINDOWED = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+
+
+def _scattered_mean(call: Call, x: Node, axis: int, index: Node, source: Node, own: bool) -> Node:
+    """Sum over count; integers floor."""
+    zeros, wide = broadcast(number(0, x.dtype), x.shape), x.dtype.accumulator
+    start = x if own else _scattered(call, x, axis, index, 0, "none")
+    total = _scattered(call, start, axis, index, source, "add")
+    count = _scattered(call, zeros, axis, index, 1, "add")
+    count = count + number(1, x.dtype) if own else ops.maximum(count, number(1, x.dtype))
+    if x.dtype.is_integer:
+        return ops.floor_div(total, count)
+    return cast(cast(total, wide) / cast(count, wide), x.dtype)
 
 
 def _scattered(call: Call, x: Node, axis: int, index: Node, source: Any, reduction: str) -> Node:

@@ -16,6 +16,7 @@ from planish.capture.torch.call import (
     translates,
     transposed,
 )
+from planish.capture.torch.layouts import inverse
 from planish.ir import Node
 from planish.ops.rules import ops
 from planish.types import BOOL, INT64, Dim, DType, is_static
@@ -216,18 +217,43 @@ def unbind(call: Call, x: Node, axis: int) -> tuple[Node, ...]:
 @translates("aten.diagonal.default", "aten.diagonal_copy.default")
 def diagonal(call: Call, x: Node, offset: int, a: int, b: int) -> Node:
     """The diagonal last: along it one step is a row and a column."""
-    a, b = axis_of(a, x.ndim), axis_of(b, x.ndim)
-    others = [i for i in range(x.ndim) if i not in (a, b)]
-    matrix = transposed(x, [*others, a, b])
-    length = call.shape[-1]
-    rows, columns = x.shape[a], x.shape[b]
-    if not (is_static(rows) and is_static(columns) and is_static(length)):
-        call.refuse("a diagonal of symbolic sizes is not supported")
+    matrix, _ = _as_matrix(x, a, b)
+    start, length = _diagonal_range(call, matrix, offset, call.shape[-1])
     if length == 0:
         return broadcast(number(0, x.dtype), call.shape)
-    start = offset if offset >= 0 else -offset * columns
-    flat = reshaped(matrix, (*matrix.shape[:-2], rows * columns))
-    return sliced(flat, flat.ndim - 1, start, start + (length - 1) * (columns + 1) + 1, columns + 1)
+    step = matrix.shape[-1] + 1
+    return sliced(_rows_joined(matrix), x.ndim - 2, start, start + (length - 1) * step + 1, step)
+
+
+@translates("aten.diagonal_scatter.default")
+def diagonal_scatter(call: Call, x: Node, source: Node, offset: int, a: int, b: int) -> Node:
+    """x with another diagonal."""
+    matrix, order = _as_matrix(x, a, b)
+    start, length = _diagonal_range(call, matrix, offset, source.shape[-1])
+    if length == 0:
+        return x
+    joined, step = _rows_joined(matrix), matrix.shape[-1] + 1
+    written = _written(joined, cast(source, x.dtype), x.ndim - 2, start, step)
+    return transposed(reshaped(written, matrix.shape), inverse(order))
+
+
+def _as_matrix(x: Node, a: int, b: int) -> tuple[Node, list[int]]:
+    """x with the axes a and b last, and the order of axes that makes it so."""
+    a, b = axis_of(a, x.ndim), axis_of(b, x.ndim)
+    order = [*(i for i in range(x.ndim) if i not in (a, b)), a, b]
+    return transposed(x, order), order
+
+
+def _rows_joined(matrix: Node) -> Node:
+    return reshaped(matrix, (*matrix.shape[:-2], matrix.shape[-2] * matrix.shape[-1]))
+
+
+def _diagonal_range(call: Call, matrix: Node, offset: int, length: Dim) -> tuple[int, int]:
+    """Where a diagonal begins in the joined rows, and how long it is."""
+    rows, columns = matrix.shape[-2:]
+    if not (is_static(rows) and is_static(columns) and is_static(length)):
+        call.refuse("a diagonal of symbolic sizes is not supported")
+    return offset if offset >= 0 else -offset * columns, length
 
 
 @translates("aten.unfold.default", "aten.unfold_copy.default")
@@ -308,7 +334,7 @@ def slice_scatter(
     if step == 1:
         parts = [sliced(x, axis, 0, begin), source, sliced(x, axis, end, size)]
         return ops.concat(*(p for p in parts if p.shape[axis] != 0), axis=axis)
-    return _written(x, source, axis, begin, end, step)
+    return _written(x, source, axis, begin, step)
 
 
 @translates("aten.select_scatter.default")
@@ -321,7 +347,7 @@ def select_scatter(call: Call, x: Node, source: Node, axis: int, index: Dim) -> 
     return ops.concat(*(p for p in parts if p.shape[axis] != 0), axis=axis)
 
 
-def _written(x: Node, source: Node, axis: int, begin: Dim, end: Dim, step: int) -> Node:
+def _written(x: Node, source: Node, axis: int, begin: Dim, step: int) -> Node:
     """x with `source` at begin, begin + step, ...: spread out, and taken where a mark is spread out too."""
     low = tuple(begin if i == axis else 0 for i in range(x.ndim))
     between = tuple(step - 1 if i == axis else 0 for i in range(x.ndim))
