@@ -218,10 +218,9 @@ def unbind(call: Call, x: Node, axis: int) -> tuple[Node, ...]:
 def diagonal(call: Call, x: Node, offset: int, a: int, b: int) -> Node:
     """The diagonal last: along it one step is a row and a column."""
     matrix, _ = _as_matrix(x, a, b)
-    start, length = _diagonal_range(call, matrix, offset, call.shape[-1])
+    start, length, step = _diagonal_range(call, matrix, offset, call.shape[-1])
     if length == 0:
         return broadcast(number(0, x.dtype), call.shape)
-    step = matrix.shape[-1] + 1
     return sliced(_rows_joined(matrix), x.ndim - 2, start, start + (length - 1) * step + 1, step)
 
 
@@ -229,11 +228,10 @@ def diagonal(call: Call, x: Node, offset: int, a: int, b: int) -> Node:
 def diagonal_scatter(call: Call, x: Node, source: Node, offset: int, a: int, b: int) -> Node:
     """x with another diagonal."""
     matrix, order = _as_matrix(x, a, b)
-    start, length = _diagonal_range(call, matrix, offset, source.shape[-1])
+    start, length, step = _diagonal_range(call, matrix, offset, source.shape[-1])
     if length == 0:
         return x
-    joined, step = _rows_joined(matrix), matrix.shape[-1] + 1
-    written = _written(joined, cast(source, x.dtype), x.ndim - 2, start, step)
+    written = _written(_rows_joined(matrix), cast(source, x.dtype), x.ndim - 2, start, step)
     return transposed(reshaped(written, matrix.shape), inverse(order))
 
 
@@ -248,12 +246,12 @@ def _rows_joined(matrix: Node) -> Node:
     return reshaped(matrix, (*matrix.shape[:-2], matrix.shape[-2] * matrix.shape[-1]))
 
 
-def _diagonal_range(call: Call, matrix: Node, offset: int, length: Dim) -> tuple[int, int]:
-    """Where a diagonal begins in the joined rows, and how long it is."""
+def _diagonal_range(call: Call, matrix: Node, offset: int, length: Dim) -> tuple[int, int, int]:
+    """Where a diagonal begins in the joined rows, how long it is, and its step."""
     rows, columns = matrix.shape[-2:]
     if not (is_static(rows) and is_static(columns) and is_static(length)):
         call.refuse("a diagonal of symbolic sizes is not supported")
-    return offset if offset >= 0 else -offset * columns, length
+    return offset if offset >= 0 else -offset * columns, length, columns + 1
 
 
 @translates("aten.unfold.default", "aten.unfold_copy.default")

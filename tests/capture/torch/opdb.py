@@ -105,7 +105,11 @@ def flat_function(op: Any, sample: Any) -> tuple[Callable[..., Any], list[Any]]:
 
 
 class Skip(Exception):
-    pass
+    """The sample says nothing about planish."""
+
+
+class Wrong(Exception):
+    """A result is not eager's."""
 
 
 def run_sample(op: Any, sample: Any, settings: Settings) -> None:
@@ -129,10 +133,12 @@ def run_sample(op: Any, sample: Any, settings: Settings) -> None:
         results = program([t.detach().clone() for t in tensors])
     is_random = op.name in UNSPECIFIED or any(isinstance(f, KeyFeed) for f in program.captured.feeds)
     if op.name in TIED:
-        assert picks(tensors[0], *results), "indices of other elements"
+        if not picks(tensors[0], *results):
+            raise Wrong("indices of other elements")
         results, expected = results[:1], expected[:1]
     if op.name == "argsort":
-        assert same_order(tensors[0], results[0], expected[0]), "indices in another order"
+        if not same_order(tensors[0], results[0], expected[0]):
+            raise Wrong("indices in another order")
         return
     compare(results, expected, None if is_random else lambda: in_float64(function, tensors))
 
@@ -203,7 +209,14 @@ def compare(
     expected: Sequence[Any],
     reference: Callable[[], list[Any]] | None,
 ) -> None:
-    """AssertionError where they differ. Without a reference (random numbers) values are not looked at."""
+    """Wrong where they differ. Without a reference (random numbers) values are not looked at."""
+    try:
+        hold(results, expected, reference)
+    except AssertionError as error:
+        raise Wrong(str(error)) from error
+
+
+def hold(results: Sequence[Any], expected: Sequence[Any], reference: Callable[[], list[Any]] | None) -> None:
     assert len(results) == len(expected), f"{len(results)} results, not {len(expected)}"
     for i, (a, b) in enumerate(zip(results, expected)):
         if not isinstance(b, torch.Tensor):
@@ -278,11 +291,11 @@ def judged(run: Callable[[], None]) -> tuple[str, str]:
         return "skipped", first_line(skip)
     except (UnsupportedOp, UnsupportedDType) as refusal:
         return "refused", missing_of(refusal)
-    except AssertionError as error:
-        if "Could not find a token" in str(error):  # tracing by hand has no effects; torch.compile has
-            return "refused", "effects"
+    except Wrong as error:
         return "wrong", " ".join(str(error).split())[:160]
     except Exception as error:
+        if "Could not find a token" in str(error):  # tracing by hand has no effects; torch.compile has
+            return "refused", "effects"
         if "data is not allocated" in str(error):
             return "refused", "data-dependent: reads values while it is traced"
         refusal = error if isinstance(error, PlanishError) else error.__cause__
