@@ -76,11 +76,9 @@ def static_arguments(graph: Any) -> list[int]:
     meta = context.fw_metadata
     changed = set(meta.mutated_inp_runtime_indices)
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
-    return [
-        i
-        for i in meta.static_input_indices
-        if i not in changed and i < len(placeholders) and hasattr(placeholders[i].meta.get("val"), "stride")
-    ]
+    first = len(meta.tokens)
+    places = [first + i for i in meta.static_input_indices if i not in changed]
+    return [i for i in places if i < len(placeholders) and hasattr(placeholders[i].meta.get("val"), "stride")]
 
 
 def build(graph: Any, settings: Settings, name: str, weights: Mapping[int, Any]) -> TorchProgram:

@@ -23,14 +23,15 @@ class Guard:
     """That an argument is the tensor that was compiled in. It keeps the tensor's memory alive, so that the
     same address means the same memory."""
 
-    __slots__ = ("address", "index", "storage", "version")
+    __slots__ = ("address", "index", "storage", "strides", "version")
 
     def __init__(self, index: int, tensor: Any):
         self.index, self.address, self.version = index, tensor.data_ptr(), tensor._version
-        self.storage = tensor.untyped_storage()
+        self.storage, self.strides = tensor.untyped_storage(), tensor.stride()
 
     def holds(self, tensor: Any) -> bool:
-        return tensor.data_ptr() == self.address and tensor._version == self.version
+        same = tensor.data_ptr() == self.address and tensor._version == self.version
+        return same and tensor.stride() == self.strides
 
 
 class WithWeights:

@@ -61,3 +61,14 @@ def linear(call: Call, x: Node, weight: Node, bias: Node | None) -> Node:
         x, weight, lhs_contract=(x.ndim - 1,), rhs_contract=(weight.ndim - 1,), result=wide
     )
     return cast(total if bias is None else total + cast(bias, wide), call.dtype)
+
+
+@translates("aten.addbmm.default")
+def addbmm(call: Call, bias: Node, a: Node, b: Node, beta: Any, alpha: Any) -> Node:
+    """beta bias + alpha times the sum of all batches' products: one over batch and inner axis."""
+    wide = call.dtype.accumulator
+    total = ops.dot_general(cast(a, wide), cast(b, wide), lhs_contract=(0, 2), rhs_contract=(0, 1))
+    total = total if alpha == 1 else total * as_node(alpha, wide)
+    if beta != 0:
+        total = total + (cast(bias, wide) if beta == 1 else cast(bias, wide) * as_node(beta, wide))
+    return cast(broadcast(total, call.shape), call.dtype)

@@ -9,15 +9,17 @@ from planish.capture.torch.call import (
     Call,
     axes_of,
     axis_of,
+    broadcast,
     cast,
     number,
     reshaped,
     translates,
 )
+from planish.capture.torch.movement import positions
 from planish.capture.torch.pointwise import truth
 from planish.ir import Node
-from planish.ops.rules import ops
-from planish.types import INT64, DType, element_count
+from planish.ops.rules import ops, size_like
+from planish.types import BOOL, INT64, UINT8, DType, element_count
 
 Axes = Sequence[int] | int | None
 
@@ -210,3 +212,74 @@ def topk(call: Call, x: Node, k: Any, axis: int, largest: bool, is_sorted: bool)
         call.refuse("a symbolic k is not supported")
     values, indices = ops.top_k(x, axis=axis_of(axis, x.ndim), k=k, largest=largest)
     return values, indices
+
+
+@translates("aten.kthvalue.default")
+def kthvalue(call: Call, x: Node, k: Any, axis: int, keepdims: bool) -> tuple[Node, ...]:
+    """The k-th smallest, counted from 1, and where it stands."""
+    if not x.ndim:
+        return x, number(0, INT64)
+    if not isinstance(k, int):
+        call.refuse("a symbolic k is not supported")
+    return _ranked(call, x, axis, number(k - 1, INT64))
+
+
+@translates("aten.median.dim")
+def median_along(call: Call, x: Node, axis: int, keepdims: bool) -> tuple[Node, ...]:
+    """Of an even count the lower one; a NaN, where there is one, counts as the median."""
+    if not x.ndim:
+        return x, number(0, INT64)
+    axis = axis_of(axis, x.ndim)
+    return _ranked(call, x, axis, _middle(x, axis))
+
+
+@translates("aten.median.default")
+def median_all(call: Call, x: Node) -> Node:
+    flat = reshaped(x, (element_count(x.shape),))
+    order = ops.argsort(flat, axis=0)
+    at = _with_nans(flat, 0, _middle(flat, 0))
+    return reshaped(ops.take(flat, ops.take(order, at, axis=0), axis=0), ())
+
+
+def _middle(x: Node, axis: int) -> Node:
+    return ops.floor_div(ops.sub(size_like(x, x.shape[axis], INT64), 1), number(2, INT64))
+
+
+def _with_nans(x: Node, axis: int, place: Node) -> Node:
+    """The place of the median in sorted order: that of the first NaN, where there is one."""
+    if not x.dtype.is_float:
+        return place
+    nans = ops.reduce_sum(cast(ops.is_nan(x), INT64), axes=(axis,), keepdims=x.ndim > 1)
+    last = size_like(x, x.shape[axis], INT64)
+    return ops.select(ops.gt(nans, number(0, INT64)), ops.sub(last, nans), place)
+
+
+def _ranked(call: Call, x: Node, axis: int, place: Node) -> tuple[Node, ...]:
+    """The elements at a place of the sorted order, and their indices."""
+    axis = axis_of(axis, x.ndim)
+    order = ops.argsort(x, axis=axis, descending=False)
+    shape = tuple(1 if i == axis else d for i, d in enumerate(x.shape))
+    at = broadcast(_with_nans(x, axis, place) if "median" in call.overload else place, shape)
+    index = ops.take_along(order, at, axis=axis)
+    value = ops.take_along(x, index, axis=axis)
+    return tuple(reshaped(r, t.shape) for r, t in zip((value, index), call.types) if t is not None)
+
+
+def _running(name: str) -> Callable[..., tuple[Node, Node]]:
+    def translation(call: Call, x: Node, axis: int) -> tuple[Node, Node]:
+        """The running extremum and the last place that set it."""
+        if not x.ndim:
+            return x, number(0, INT64)
+        axis = axis_of(axis, x.ndim)
+        x = cast(x, UINT8) if x.dtype is BOOL else x
+        values = getattr(ops, name)(x, axis=axis)
+        hit = ops.eq(x, values)
+        hit = ops.bitwise_or(hit, ops.is_nan(x)) if x.dtype.is_float else hit
+        places = positions(call, x.shape, axis)
+        marked = ops.select(hit, places, number(0, INT64))
+        return cast(values, call.dtype), ops.cummax(marked, axis=axis)
+    return translation
+
+
+translates("aten.cummax.default")(_running("cummax"))
+translates("aten.cummin.default")(_running("cummin"))

@@ -42,7 +42,7 @@ from planish.torch.program import TorchProgram
 from planish.torch.settings import Settings, settings_of
 
 UNSPECIFIED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
-TIED = ("sort", "topk")  # of equal elements, any index will do
+TIED = ("sort", "topk", "kthvalue")  # of equal elements, any index will do
 OUTCOMES = ("correct", "refused", "wrong", "crashed", "skipped")
 
 
@@ -147,8 +147,15 @@ def picks(x: Any, values: Any, indices: Any) -> bool:
     """Whether the values are the elements at the indices along some axis."""
     if not x.ndim:
         return True
-    along = (axis for axis in range(x.ndim) if not values.numel() or indices.max() < x.shape[axis])
-    return any(torch.equal(x.gather(axis, indices).nan_to_num(7), values.nan_to_num(7)) for axis in along)
+
+    def kept(t: Any, axis: int) -> Any:
+        return t if t.ndim == x.ndim else t.unsqueeze(axis)
+
+    return any(
+        torch.equal(x.gather(axis, kept(indices, axis)).nan_to_num(7), kept(values, axis).nan_to_num(7))
+        for axis in range(x.ndim)
+        if not values.numel() or indices.max() < x.shape[axis]
+    )
 
 
 def same_order(x: Any, a: Any, b: Any) -> bool:

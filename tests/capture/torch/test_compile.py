@@ -250,3 +250,24 @@ def test_effects_stay(same: Any) -> None:
     same(compiled(x), torch.linalg.inv(x) + 1, rtol=1e-4, atol=1e-4)
     with pytest.raises(torch.linalg.LinAlgError, match="singular"):
         compiled(torch.zeros(4, 4))
+
+
+def test_effects_beside_weights(same: Any) -> None:
+    model = nn.Linear(3, 3)
+    compiled = planish.compile(lambda x: torch.linalg.inv(model(x)))
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(3, 3)
+            same(compiled(x), torch.linalg.inv(model(x)), rtol=1e-3, atol=1e-3)
+
+
+def test_dropout_in_training() -> None:
+    model = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5), nn.Linear(64, 1))
+    compiled, x = planish.compile(model), torch.randn(4, 8)
+    torch.manual_seed(3)
+    first, second = compiled(x), compiled(x)
+    torch.manual_seed(3)
+    assert torch.equal(compiled(x), first) and not torch.equal(first, second)
+    first.sum().backward()
+    kept = model[0].weight.grad.abs().sum(1) > 0
+    assert 0 < kept.sum() <= 64
