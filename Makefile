@@ -1,9 +1,10 @@
 # make demo   classify real files with the real ONNX model, then show what the compiler did
-# make test   the whole test suite, on two processes
+# make test   the test suite, on two processes
+# make conformance   every case of the package onnx's own suite, at every optimisation level
 # make bench  planish beside its peers: PyTorch, ONNX Runtime, OpenVINO, JAX (downloads them; large)
 # make lint   ruff and mypy
 #
-# Each target makes the virtual environment it needs: .venv for demo, test and lint, .venv-bench for bench.
+# Each target makes the virtual environment it needs: .venv for demo, test, conformance and lint, .venv-bench for bench.
 # Choose the interpreter with PYTHON=python3.12; pass options with ARGS="...".
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ PY      = .venv/bin/python
 PIP     = -m pip install --quiet --disable-pip-version-check -c constraints/dev.txt
 GROUND  = pyproject.toml constraints/dev.txt planish/__init__.py
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test conformance bench lint clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.demo
@@ -21,6 +22,11 @@ demo: .venv/.demo
 test: .venv/.dev
 	@echo "planish: running the tests"
 	@$(PY) -m pytest -n 2 --dist worksteal -q $(ARGS)
+
+conformance: .venv/.dev
+	@echo "planish: running the ONNX conformance suite"
+	@$(PY) -m pytest -n 2 --dist worksteal -q -m slow $(ARGS) \
+	    tests/onnx/test_conformance.py tests/capture/onnx/test_conformance.py
 
 bench: .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks $(ARGS)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -50,11 +50,18 @@ def size_of_batch(graph: Graph, files: int) -> dict[str, int]:
     return dict.fromkeys(graph.symbols(), files)
 
 
+def peer(graph: Graph) -> Callable[[np.ndarray], Sequence[np.ndarray]]:
+    """The model in ONNX Runtime, with as many threads."""
+    run = onnx_runtime(magika_files.model_path(), planish.get_num_threads())
+    name = graph.inputs[0].attributes.name
+    return lambda batch: run({name: batch})
+
+
 def classify(graph: Graph, batch: np.ndarray) -> tuple[Compiled, np.ndarray, Validation]:
     """The native program, its scores, and how far everyone's are from float64."""
     program = compile_graph(graph, Options(), hint=size_of_batch(graph, len(batch)))
     runners = {"native": program, "reference": lambda x: interpret(graph, [x]),
-               "onnxruntime": onnx_runtime(magika_files.model_path(), planish.get_num_threads())}
+               "onnxruntime": peer(graph)}
     found = validate(graph, runners, [batch])
     scores = {name: np.asarray(run(batch)[0]) for name, run in runners.items()}
     require(found.is_right, f"scores are off: {found}")
@@ -82,11 +89,11 @@ def show_labels(files: dict[Path, str], scores: np.ndarray) -> None:
 
 def race(graph: Graph, batch: np.ndarray, say) -> Bench:  # type: ignore[no-untyped-def]
     """Native code, the library strategy and ONNX Runtime on one batch."""
-    hint, threads = size_of_batch(graph, len(batch)), planish.get_num_threads()
+    hint = size_of_batch(graph, len(batch))
     result = bench(graph, [
         Contestant("native", lambda: compile_graph(graph, Options(), hint=hint)),
         Contestant("library", lambda: compile_graph(graph, Options(strategy="library"), hint=hint)),
-        Contestant("onnxruntime", lambda: onnx_runtime(magika_files.model_path(), threads)),
+        Contestant("onnxruntime", lambda: peer(graph)),
     ], [batch], rounds=ROUNDS, say=say)
     require(not result.refused, f"no time for {result.refused}")
     return result
