@@ -55,13 +55,15 @@ def supported_overloads() -> list[str]:
 @dataclass(frozen=True)
 class Call:
     """One ATen call. `types` are the types of its results, None for a result that is no tensor; `checks` and
-    `keys` are the graph's: effects, and where random numbers come from."""
+    `random_key` are the graph's: effects, and where random numbers come from. `memory_order(i)` says how
+    operand i lies in torch's memory: its axes, slowest first, where they fill a block from its beginning."""
 
     overload: str
     types: tuple[TensorType | None, ...]
     location: Location | None
     checks: list[Node] = field(default_factory=list)
     random_key: Callable[[], Node] | None = None
+    memory_order: Callable[[int], tuple[int, ...] | None] = lambda i: None
 
     @property
     def type(self) -> TensorType:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import mul
 from types import MappingProxyType
@@ -206,7 +206,7 @@ class Translator:
             return None
         if name == EFFECTS:
             return self._effect(node)
-        call = Call(name, self._types(value), location_of(node), self.effects, self.key)
+        call = Call(name, self._types(value), location_of(node), self.effects, self.key, self._orders(node))
         result = self._translated(call, node)
         self._hold(call, result)
         for one in result if isinstance(result, tuple) else (result,):
@@ -214,11 +214,18 @@ class Translator:
         return result
 
     def _translated(self, call: Call, node: Any) -> Any:
-        function = find_translation(call.overload)
-        arguments = self._arguments(node)
+        function, arguments = find_translation(call.overload), self._arguments(node)
+        if function is None:
+            return self._hosted(call, node, arguments)
+        effects = len(self.effects)
         try:
-            result = self._hosted(call, node, arguments) if function is None else function(call, *arguments)
-        except TypeRuleError as error:
+            result = function(call, *arguments)
+        except (TypeRuleError, UnsupportedOp) as error:
+            if self.host and can_host(node.target):
+                del self.effects[effects:]
+                return self._hosted(call, node, arguments)
+            if isinstance(error, UnsupportedOp):
+                raise
             raise UnsupportedOp(f"{call.where}: {error}") from error
         return tuple(result) if isinstance(result, list) else result
 
@@ -307,6 +314,15 @@ class Translator:
             TensorType(own_dtype(v.dtype), tuple(map(self.sizes.dim, v.shape))) if _is_tensor(v) else None
             for v in values
         )
+
+    def _orders(self, node: Any) -> Callable[[int], tuple[int, ...] | None]:
+        """Operand -> its axes, slowest in memory first; None where it starts elsewhere or has gaps."""
+
+        def order(i: int) -> tuple[int, ...] | None:
+            tensor = node.args[i].meta["val"]
+            return memory_order(tensor, self.sizes) if tensor.storage_offset() == 0 else None
+
+        return order
 
     def _hold(self, call: Call, result: Any) -> None:
         """Refuse a result that is not of the types torch gives."""

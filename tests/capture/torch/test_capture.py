@@ -131,3 +131,28 @@ def test_random_host_operators_are_not_shared(run: Any) -> None:
     weights = torch.ones(10_000)
     first, second = run(lambda w: [torch.multinomial(w, 50), torch.multinomial(w, 50)], weights)
     assert not torch.equal(first, second)
+
+
+def test_views_of_memory(run: Any, same: Any) -> None:
+    def program(x: Any) -> list[Any]:
+        y = (x * 2).transpose(0, 1)
+        return [
+            torch.as_strided(x, (3, 2), (2, 5), 1) + 0,
+            torch.as_strided(y, (2, 2, 2), (1, 1, 3), 2) + 0,
+            torch.as_strided(x, (4, 1, 5), (5, 7, 1)) + 0,
+            torch.as_strided_scatter(y, x[:2, :3], (2, 3), (8, 1), 1) + 0,
+        ]
+
+    x = torch.randn(4, 5)
+    same(run(program, x), program(x))
+
+
+def test_views_of_memory_with_gaps_are_refused(run: Any) -> None:
+    x = torch.randn(6, 5)[::2]
+    with pytest.raises(UnsupportedOp, match="memory with gaps"):
+        run(lambda x: [torch.as_strided(x, (2, 2), (1, 1)) + 0], x)
+
+
+def test_what_a_translation_refuses_runs_on_the_host(run: Any, same: Any) -> None:
+    x = torch.rand(3, 4) < 0.5
+    same(run(lambda x: [x.reshape(-1).view(torch.uint8)], x), [x.reshape(-1).view(torch.uint8)])
