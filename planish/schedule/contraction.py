@@ -65,7 +65,7 @@ from planish.types.dim import divisors, minimum
 
 SUMMED = (FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64)  # dtypes of accumulators
 
-SMALL_WORK = 1 << 17    # multiply-adds below which one thread is enough
+SMALL_WORK = 1 << 16    # multiply-adds below which one thread is enough
 LEAST_ROWS = 4          # for which pairs are worth packing the right operand at run time
 LEAST_WORK = 1 << 10    # multiply-adds below which plain loops do as well
 
