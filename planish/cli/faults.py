@@ -4,8 +4,10 @@ No tracebacks, unless asked.
 """
 from __future__ import annotations
 
+import _thread
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +31,7 @@ def run(arguments: Sequence[str]) -> int:
     from planish.cli.app import app
 
     warnings.showwarning = _show_warning
+    sys.unraisablehook = _interrupt_again
     command = typer.main.get_command(app)
     try:
         check_knobs()
@@ -48,6 +51,17 @@ def run(arguments: Sequence[str]) -> int:
             _drop_output()
         print(f"planish: {text}", file=sys.stderr)
         return code
+
+
+def _interrupt_again(unraisable: Any) -> None:
+    """Ctrl-C while Python clears up (the callback of a weak reference, a finaliser) is lost there: so once
+    more a moment later, when it can be heard."""
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        again = threading.Timer(0.01, _thread.interrupt_main)
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _drop_output() -> None:

@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from planish.cli.faults import _interrupt_again
 
 GOLDENS = Path(__file__).parent / "goldens"
 ROOT = Path(__file__).parents[2]
@@ -136,6 +139,22 @@ def test_ctrl_c_ends_quietly(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=60)
     assert (process.returncode, out, error.strip()) == (130, "", "")
+
+
+def test_ctrl_c_in_a_callback_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Thing:
+        pass
+
+    def clear_up(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "unraisablehook", _interrupt_again)
+    thing = Thing()
+    reference = weakref.ref(thing, clear_up)
+    with pytest.raises(KeyboardInterrupt):
+        del thing
+        time.sleep(1)
+    assert reference() is None
 
 
 def test_without_its_packages_it_says_what_to_install(folder: Path) -> None:
