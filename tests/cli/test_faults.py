@@ -112,7 +112,12 @@ def test_error_of_ours_is_told_as_one(folder: Path, planish: Callable,
 def start(*arguments: str, **options: object) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
     return subprocess.Popen([sys.executable, "-m", "planish", *arguments], text=True, env=environment,
-                            stderr=subprocess.PIPE, **options)
+                            stderr=subprocess.PIPE, preexec_fn=_heed_interrupts, **options)
+
+
+def _heed_interrupts() -> None:
+    """As at a prompt: what a shell runs in the background is started with Ctrl-C ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_closed_pipe_is_quiet(folder: Path) -> None:
@@ -149,11 +154,15 @@ def test_ctrl_c_in_a_callback_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys, "unraisablehook", _interrupt_again)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     thing = Thing()
     reference = weakref.ref(thing, clear_up)
-    with pytest.raises(KeyboardInterrupt):
-        del thing
-        time.sleep(1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            del thing
+            time.sleep(1)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert reference() is None
 
 
