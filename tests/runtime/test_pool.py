@@ -135,7 +135,7 @@ def _status(name):
 
 
 def test_idle_workers_sleep(counting):
-    """The process's own CPU time does not grow while nobody calls: nothing spins beyond its 50 us."""
+    """The process's own CPU time does not grow while nobody calls: nobody spins beyond half a millisecond."""
     _counts(counting, 2)
     waiting = threading.Event()
     waiting.wait(0.05)
