@@ -1,10 +1,12 @@
 # make demo   classify real files with the real ONNX model, then show what the compiler did
 # make test   the test suite, on two processes
 # make conformance   every case of the package onnx's own suite, at every optimisation level
+# make torch  the tests of the PyTorch door (installs torch and transformers; large)
 # make bench  planish beside its peers: PyTorch, ONNX Runtime, OpenVINO, JAX (downloads them; large)
 # make lint   ruff and mypy
 #
-# Each target makes the virtual environment it needs: .venv for demo, test, conformance and lint, .venv-bench for bench.
+# Each target makes the virtual environment it needs: .venv for demo, test, conformance and lint, .venv-torch for torch,
+# .venv-bench for bench.
 # Choose the interpreter with PYTHON=python3.12; pass options with ARGS="...".
 
 PYTHON ?= python3
@@ -13,7 +15,7 @@ PY      = .venv/bin/python
 PIP     = -m pip install --quiet --disable-pip-version-check -c constraints/dev.txt
 GROUND  = pyproject.toml constraints/dev.txt planish/__init__.py
 
-.PHONY: demo test conformance bench lint clean
+.PHONY: demo test conformance torch bench lint clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.demo
@@ -28,6 +30,10 @@ conformance: .venv/.dev
 	@$(PY) -m pytest -n 2 --dist worksteal -q -m slow $(ARGS) \
 	    tests/onnx/test_conformance.py tests/capture/onnx/test_conformance.py
 
+torch: .venv-torch/.dev-torch
+	@echo "planish: running the tests of the PyTorch door"
+	@.venv-torch/bin/python -m pytest -n 2 --dist worksteal -q $(ARGS) tests/capture/torch tests/torch
+
 bench: .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks $(ARGS)
 
@@ -38,21 +44,19 @@ lint: .venv/.dev
 	@$(PY) -m mypy planish
 
 clean:
-	rm -rf .venv .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-torch .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The stamp .venv/.demo says "the extra `demo` is installed in .venv"; likewise the others.
-.venv/.%: $(GROUND) | .venv/bin/python
-	@echo "planish: installing planish[$*] into .venv"
-	@$(PY) $(PIP) -e ".[$*]"
-	@touch $@
+define environment
+$(1)/.%: $$(GROUND) | $(1)/bin/python
+	@echo "planish: installing planish[$$*] into $(1)"
+	@$(1)/bin/python $$(PIP) -e ".[$$*]"
+	@touch $$@
 
-.venv-bench/.%: $(GROUND) | .venv-bench/bin/python
-	@echo "planish: installing planish[$*] into .venv-bench"
-	@.venv-bench/bin/python $(PIP) -e ".[$*]"
-	@touch $@
-
-.venv/bin/python .venv-bench/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+$(1)/bin/python:
+	@$$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "planish needs Python 3.10 or newer; choose one with: make PYTHON=python3.12" >&2; exit 1; }
-	@echo "planish: making the virtual environment $(@:/bin/python=)"
-	@$(PYTHON) -m venv $(@:/bin/python=)
+	@echo "planish: making the virtual environment $(1)"
+	@$$(PYTHON) -m venv $(1)
+endef
+$(foreach name,.venv .venv-torch .venv-bench,$(eval $(call environment,$(name))))

@@ -5,13 +5,14 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import limits, report
+from benchmarks import limits, models, plot, report
+from benchmarks.catalogue import WORKLOADS
 from benchmarks.peers import PEERS
 from benchmarks.race import race
-from benchmarks.workloads import WORKLOADS
 
 BUSY = 0.5   # load average above which others share the processors
 
@@ -35,6 +36,11 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default: 7)")
     parser.add_argument("--threads", type=int, default=2, help="threads, and processors (default: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything to FILE")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw times and the roofline")
+    parser.add_argument("--markdown", type=Path, metavar="FILE",
+                        help="also put the table between the two marks in FILE (docs/performance.md)")
+    parser.add_argument("--files", type=Path, metavar="FOLDER",
+                        help="keep the exported models here for the next run (default: a temporary folder)")
     return parser.parse_args(argv)
 
 
@@ -49,7 +55,8 @@ def run(name: str, options: argparse.Namespace) -> report.Result:
     w, at_least = WORKLOADS[name](), []
 
     def probe() -> None:
-        at_least.append(limits.seconds_at_least(w.flops, w.read_bytes, w.write_bytes, options.threads))
+        c = w.cost()
+        at_least.append(limits.seconds_at_least(c.flops, c.read_bytes, c.write_bytes, options.threads))
 
     outcomes = race(name, options.peers, options.threads, options.rounds, say, probe)
     say("")
@@ -58,6 +65,16 @@ def run(name: str, options: argparse.Namespace) -> report.Result:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(argv)
+    if options.files:
+        options.files.mkdir(parents=True, exist_ok=True)
+        os.environ[models.FILES] = str(options.files.resolve())
+        return race_all(options)
+    with tempfile.TemporaryDirectory(prefix="planish-models-") as folder:
+        os.environ[models.FILES] = folder
+        return race_all(options)
+
+
+def race_all(options: argparse.Namespace) -> int:
     processors = sorted(os.sched_getaffinity(0))[:options.threads]
     if len(processors) < options.threads:
         print(f"only {len(processors)} processors for {options.threads} threads", file=sys.stderr)
@@ -81,8 +98,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     print("versions   " + ", ".join(f"{k} {v}" for k, v in report.versions(results).items()))
     print(f"load       {os.getloadavg()[0]:.2f} over the last minute")
+    print("\n" + report.summary(results))
+    saved = report.as_json(results, about)
     if options.json:
-        options.json.write_text(json.dumps(report.as_json(results, about), indent=1) + "\n")
+        options.json.write_text(json.dumps(saved, indent=1) + "\n")
+    if options.svg:
+        options.svg.write_text(plot.svg(saved))
+    if options.markdown:
+        report.put_between_marks(options.markdown, report.markdown(results))
     return int(any(o.status in ("failed", "wrong") for r in results for o in r.outcomes))
 
 

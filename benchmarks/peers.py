@@ -2,9 +2,9 @@
 
 `prepare(workload, threads)` returns a `Ready`: `call()` computes the output once, complete when it
 returns, and leaves it where the peer likes it; `output()` is that result as a NumPy array. Each peer gets
-its input in its own form beforehand and is set up the way its manual says is fastest for one caller. What
+its inputs in its own form beforehand and is set up the way its manual says is fastest for one caller. What
 a peer's framework costs to import is not counted; all that comes after, until the first result, is the
-first call.
+first call. A workload that has no program for a peer raises NoProgram.
 """
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.training_step import torch_step
 from benchmarks.workloads import Workload
 
 
@@ -30,14 +31,29 @@ class Peer:
     prepare: Callable[[Workload, int], Ready]
 
 
+class NoProgram(Exception):
+    """The workload isn't written for this peer."""
+
+
+def program(maker: Callable[[], Any] | None) -> Any:
+    if maker is None:
+        raise NoProgram
+    return maker()
+
+
 def prepare_planish(workload: Workload, threads: int, strategy: Any = "native") -> Ready:
+    """NumPy functions by `jit`, models from their ONNX files."""
     import planish
     planish.set_num_threads(threads)
-    plain, x = workload.numpy(np.float32), workload.inputs()
+    inputs = workload.inputs()
+    if workload.numpy is None:
+        loaded = planish.load_onnx(program(workload.onnx), strategy=strategy)
+        return Ready(lambda: loaded(*inputs), lambda outputs: np.asarray(outputs[0]))
+    plain = workload.numpy()
     # weights are constants, as everywhere
     planish.freeze([cell.cell_contents for cell in plain.__closure__ or ()])
     function = planish.jit(plain, strategy=strategy)
-    return Ready(lambda: function(x), np.asarray)
+    return Ready(lambda: function(*inputs), np.asarray)
 
 
 def prepare_library(workload: Workload, threads: int) -> Ready:
@@ -47,20 +63,34 @@ def prepare_library(workload: Workload, threads: int) -> Ready:
 
 
 def prepare_numpy(workload: Workload, threads: int) -> Ready:
-    function, x = workload.numpy(np.float32), workload.inputs()
-    return Ready(lambda: function(x), np.asarray)
+    function, inputs = program(workload.numpy), workload.inputs()
+    return Ready(lambda: function(*inputs), np.asarray)
 
 
 def prepare_torch(workload: Workload, threads: int, transform: Callable[[Any], Any]) -> Ready:
     import torch
     torch.set_num_threads(threads)
-    module, x = transform(workload.torch().eval()), torch.from_numpy(workload.inputs())
+    module, inputs = program(workload.torch), [torch.from_numpy(x) for x in workload.inputs()]
+    if workload.trains:
+        step = torch_step(module, transform(module))
+        return Ready(lambda: step(*inputs), lambda y: y.numpy())
+    function = transform(module.eval())
 
     def call() -> Any:
         with torch.no_grad():
-            return module(x)
+            return function(*inputs)
 
     return Ready(call, lambda y: y.numpy())
+
+
+def prepare_planish_torch(workload: Workload, threads: int) -> Ready:
+    """The torch module through `planish.compile`; a training step through `torch.compile`."""
+    import torch
+
+    import planish
+    planish.set_num_threads(threads)
+    through = (lambda m: torch.compile(m, backend="planish")) if workload.trains else planish.compile
+    return prepare_torch(workload, threads, through)
 
 
 def prepare_eager(workload: Workload, threads: int) -> Ready:
@@ -76,6 +106,8 @@ def prepare_freezing(workload: Workload, threads: int) -> Ready:
     import torch
     import torch._inductor.config
     torch._inductor.config.freezing = True
+    if workload.trains:
+        raise NoProgram
     return prepare_torch(workload, threads, torch.compile)
 
 
@@ -83,8 +115,9 @@ def prepare_onnxruntime(workload: Workload, threads: int) -> Ready:
     import onnxruntime
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(workload.onnx(), options, providers=["CPUExecutionProvider"])
-    feeds = {"x": workload.inputs()}
+    model = program(workload.onnx)
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    feeds = {value.name: x for value, x in zip(session.get_inputs(), workload.inputs(), strict=True)}
     return Ready(lambda: session.run(None, feeds), lambda outputs: outputs[0])
 
 
@@ -92,20 +125,22 @@ def prepare_openvino(workload: Workload, threads: int) -> Ready:
     import openvino
     config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32",
               "INFERENCE_NUM_THREADS": threads}
-    core = openvino.Core()
-    request = core.compile_model(core.read_model(workload.onnx()), "CPU", config).create_infer_request()
-    x = workload.inputs()
-    return Ready(lambda: request.infer([x], share_inputs=True, share_outputs=True), lambda result: result[0])
+    core, model = openvino.Core(), program(workload.onnx)
+    request = core.compile_model(core.read_model(model), "CPU", config).create_infer_request()
+    inputs, shared = list(workload.inputs()), {"share_inputs": True, "share_outputs": True}
+    return Ready(lambda: request.infer(inputs, **shared), lambda result: result[0])
 
 
 def prepare_jax(workload: Workload, threads: int) -> Ready:
     import jax
-    function, x = jax.jit(workload.jax()), jax.device_put(workload.inputs())
-    return Ready(lambda: function(x).block_until_ready(), np.asarray)
+    made, inputs = program(workload.jax), [jax.device_put(x) for x in workload.inputs()]
+    function = made if workload.trains else jax.jit(made)
+    return Ready(lambda: function(*inputs).block_until_ready(), np.asarray)
 
 
 PEERS = {peer.name: peer for peer in [
     Peer("planish", ("planish", "llvmlite"), prepare_planish),
+    Peer("planish-torch", ("planish", "torch"), prepare_planish_torch),
     Peer("library", ("planish", "numpy"), prepare_library),
     Peer("numpy", ("numpy",), prepare_numpy),
     Peer("eager", ("torch",), prepare_eager),

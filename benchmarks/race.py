@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.catalogue import WORKLOADS
 from benchmarks.peers import PEERS
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads import Workload
 
 ROOT = Path(__file__).parent.parent
 ANSWER_SECONDS = 300       # a worker silent for longer has failed
@@ -36,13 +37,15 @@ PAUSE_SECONDS = 0.05       # between peers: threads of the last one that spin fo
 
 @dataclass
 class Outcome:
-    """What happened to one peer. `status`: ok, not installed, failed, wrong; only `ok` has timings."""
+    """What happened to one peer. `status`: ok, not installed, absent (the workload has no program for
+    it), failed, wrong; only `ok` has timings."""
 
     peer: str
     status: str = "ok"
     detail: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     first_call_s: float | None = None
+    peak_bytes: int | None = None
     error: float | None = None       # largest, relative to the largest value of the float64 reference
     seconds: list[float] = field(default_factory=list)
 
@@ -126,8 +129,10 @@ def race(name: str, peers: Sequence[str], threads: int, rounds: int, say: Callab
     running: dict[str, WorkerProcess] = {}
     with tempfile.TemporaryDirectory(prefix="planish-bench-") as folder:
         try:
+            say(f"{name}: preparing")
             workload = WORKLOADS[name]()
-            reference = workload.numpy(np.float64)(workload.inputs().astype(np.float64))
+            workload.prepare()
+            reference = workload.reference()
             for peer, outcome in outcomes.items():
                 if missing := missing_packages(peer):
                     outcome.status, outcome.detail = "not installed", ", ".join(missing)
@@ -139,6 +144,8 @@ def race(name: str, peers: Sequence[str], threads: int, rounds: int, say: Callab
                 say(f"{name}: round {i + 1} of {rounds}")
                 run_round(i, outcomes, running)
                 after_round()
+            for peer, worker in running.items():
+                outcomes[peer].peak_bytes = worker.ask("memory")["peak_bytes"]
         finally:
             for worker in running.values():
                 worker.__exit__()
@@ -161,6 +168,9 @@ def prepare(outcome: Outcome, worker: WorkerProcess, workload: Workload, referen
             folder: Path) -> None:
     """First call and check."""
     answer = worker.ask("prepare")
+    if "absent" in answer:
+        outcome.status, outcome.detail = "absent", "no program of this workload"
+        return
     outcome.first_call_s, outcome.versions = answer["first_call_s"], answer["versions"]
     path = folder / "output.npy"
     worker.ask(f"output {path}")

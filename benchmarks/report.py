@@ -5,15 +5,16 @@ import math
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.race import Outcome
 from benchmarks.workloads import Workload
 
-OURS = ("planish", "library")
-HEADINGS = ["peer", "min ms", "median ms", "x best peer", "x limit", "first call s", "error"]
+OURS = ("planish", "planish-torch", "library")
+HEADINGS = ["peer", "min ms", "median ms", "x best peer", "x limit", "first call s", "peak MB", "error"]
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,21 @@ class Result:
         """The fastest of the others."""
         others = [o for o in self.outcomes if o.seconds and o.peer not in OURS]
         return min(others, key=lambda o: o.best, default=None)
+
+    @property
+    def ours(self) -> Outcome | None:
+        """The faster of planish's two doors."""
+        native = [o for o in self.outcomes if o.seconds and o.peer in ("planish", "planish-torch")]
+        return min(native, key=lambda o: o.best, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """Our time over the best peer's: below 1 is ahead."""
+        return self.ours.best / self.best_peer.best if self.ours and self.best_peer else None
+
+    @property
+    def reaches_aim(self) -> bool:
+        return self.ours is not None and self.ours.best <= self.workload.aim * self.limit_s
 
 
 def processor() -> str:
@@ -54,13 +70,14 @@ def versions(results: Sequence[Result]) -> dict[str, str]:
 
 def row(outcome: Outcome, result: Result) -> list[str]:
     first = "" if outcome.first_call_s is None else f"{outcome.first_call_s:.2f}"
+    peak = "" if outcome.peak_bytes is None else f"{outcome.peak_bytes / 1e6:.0f}"
     error = "" if outcome.error is None else f"{outcome.error:.1e}"
     if not outcome.seconds:
         return [outcome.peer, f"{outcome.status}: {outcome.detail}"]
     best = result.best_peer
     ratio = f"{outcome.best / best.best:.2f}" if best else "-"
     return [outcome.peer, *(f"{s * 1e3:.3f}" for s in (outcome.best, outcome.median)), ratio,
-            f"{outcome.best / result.limit_s:.2f}", first, error]
+            f"{outcome.best / result.limit_s:.2f}", first, peak, error]
 
 
 def table(result: Result) -> str:
@@ -69,12 +86,53 @@ def table(result: Result) -> str:
     full = [r for r in rows if len(r) == len(HEADINGS)]
     widths = [max(len(cell) for cell in column) for column in zip(*full, strict=True)]
     widths[0] = max(len(r[0]) for r in rows)
-    lines = [result.workload.title, f"  the machine's limit: {result.limit_s * 1e3:.3f} ms"]
-    for name, *cells in rows:
+    limit, aim = (f"{s * 1e3:.3f} ms" for s in (result.limit_s, result.workload.aim * result.limit_s))
+    lines = [result.workload.title, f"  the machine's limit: {limit}, aim: {aim}"]
+    for name, *cells in (r for r in rows if "absent" not in r[1]):
         if len(cells) > 1:
             cells = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
         lines.append("  " + "  ".join([name.ljust(widths[0]), *cells]))
     return "\n".join(lines)
+
+
+def summary(results: Sequence[Result]) -> str:
+    """How the rows stand as a whole."""
+    ratios = [r.ratio for r in results if r.ratio is not None]
+    if not ratios:
+        return "no workload was run by planish and a peer"
+    behind = [f"{r.workload.name} {r.ratio:.2f}" for r in results if r.ratio is not None and r.ratio > 1.03]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    return (f"{len(ratios)} rows; time over the best peer's of each row, geometric mean: {mean:.2f} "
+            f"({1 / mean:.2f}x ahead)\n"
+            f"behind by more than 3 %: {', '.join(behind) or 'none'}\n"
+            f"at or under the aim: {sum(r.reaches_aim for r in results)}")
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """One table: a row per workload, a column per peer, smallest milliseconds."""
+    peers = [o.peer for o in results[0].outcomes]
+    lines = ["| workload | limit | aim | " + " | ".join(peers) + " | ours / best peer |",
+             "|---|" + "---|" * (len(peers) + 3)]
+    for r in results:
+        cells = [milliseconds(o.best) if o.seconds else "" for o in r.outcomes]
+        ratio = "" if r.ratio is None else f"{r.ratio:.2f}"
+        ends = milliseconds(r.limit_s), milliseconds(r.workload.aim * r.limit_s)
+        lines.append("| " + " | ".join([r.workload.title, *ends, *cells, ratio]) + " |")
+    return "\n".join([*lines, "", *summary(results).splitlines()])
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits."""
+    return f"{seconds * 1e3:#.3g}".rstrip(".")
+
+
+def put_between_marks(path: Path, text: str) -> None:
+    """Replace what stands between the two marks of a document. ValueError without them."""
+    before, begin, rest = path.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{path} has no lines {BEGIN} and {END}")
+    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
 
 
 def finite(value: float | None) -> float | None:
@@ -86,9 +144,10 @@ def as_json(results: Sequence[Result], about: dict[str, Any]) -> dict[str, Any]:
     def of_outcome(o: Outcome) -> dict[str, Any]:
         timed = {"min_s": o.best, "median_s": o.median, "calls": len(o.seconds)} if o.seconds else {}
         return {"peer": o.peer, "status": o.status, "detail": o.detail, "first_call_s": o.first_call_s,
-                "error": finite(o.error), **timed}
+                "error": finite(o.error), "peak_bytes": o.peak_bytes, **timed}
 
     rows = [{"workload": r.workload.name, "title": r.workload.title, "limit_s": r.limit_s,
+             "aim_s": r.workload.aim * r.limit_s, "cost": asdict(r.workload.cost()),
              "best_peer": r.best_peer.peer if r.best_peer else None,
              "outcomes": [of_outcome(o) for o in r.outcomes]} for r in results]
     return {**about, "versions": versions(results), "results": rows}

@@ -5,8 +5,10 @@ In, a line each: `prepare`, `output PATH`, `time COUNT`. Out, a line of JSON eac
     prepare       {"first_call_s": seconds until the first result, "versions": {package: version}}
     output PATH   {} once the output of a call stands in PATH as .npy
     time COUNT    {"seconds": [COUNT timings of one call each]}, after one call that is not timed
+    memory        {"peak_bytes": the largest resident set so far}
 
-A failure answers {"error": "Type: message"} and the worker goes on. What a framework prints goes to
+A failure answers {"error": "Type: message"}, a workload without a program for the peer {"absent": true}, and
+the worker goes on. What a framework prints goes to
 standard error.
 """
 from __future__ import annotations
@@ -14,14 +16,15 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import resource
 import sys
 from time import perf_counter
 from typing import Any, TextIO
 
 import numpy as np
 
-from benchmarks.peers import PEERS, Peer, Ready
-from benchmarks.workloads import WORKLOADS
+from benchmarks.catalogue import WORKLOADS
+from benchmarks.peers import PEERS, NoProgram, Peer, Ready
 
 
 class Worker:
@@ -32,7 +35,10 @@ class Worker:
     def prepare(self) -> dict[str, Any]:
         modules = [importlib.import_module(package) for package in self.peer.packages]
         start = perf_counter()
-        ready = self.peer.prepare(self.workload, self.threads)
+        try:
+            ready = self.peer.prepare(self.workload, self.threads)
+        except NoProgram:
+            return {"absent": True}
         ready.call()
         seconds = perf_counter() - start
         self.ready = ready
@@ -52,6 +58,9 @@ class Worker:
             call()
             seconds.append(perf_counter() - start)
         return {"seconds": seconds}
+
+    def memory(self) -> dict[str, Any]:
+        return {"peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
 
 
 def answer(worker: Worker, line: str) -> dict[str, Any]:

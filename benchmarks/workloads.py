@@ -3,6 +3,8 @@
 Weights are constants of the program everywhere: closures in NumPy and JAX, parameters in torch,
 initialisers in ONNX. All values are float32, all inputs and weights come from a fixed seed. `torch`,
 `jax` and `onnx` are imported by the functions that need them, so a worker loads its own framework only.
+The models of transformers are in `models.py`, the training step in `training_step.py`, all of them by name
+in `catalogue.py`.
 """
 from __future__ import annotations
 
@@ -18,29 +20,43 @@ Activation = Callable[[Any, Any], Any]          # (numpy, torch or jax.numpy; x)
 
 
 @dataclass(frozen=True)
-class Workload:
-    """One row of the table.
+class Cost:
+    """What no implementation can avoid: floating point operations, bytes read, bytes written."""
 
-    `numpy(dtype)` gives a NumPy function whose weights have that dtype: float32 to be measured, float64
-    to be the reference. `limit` counts what no implementation can avoid: `flops`, bytes read and bytes
-    written.
-    """
-
-    name: str
-    title: str
-    shape: tuple[int, int]
     flops: int
     read_bytes: int
     write_bytes: int
-    tolerance: float                 # of the largest error, relative to the largest value of the reference
-    numpy: Callable[[type], Callable[[Array], Array]]
-    torch: Callable[[], Any]
-    jax: Callable[[], Callable[[Any], Any]]
-    onnx: Callable[[], bytes]
 
-    def inputs(self) -> Array:
-        """The input, the same in every process."""
-        return np.random.default_rng(0).normal(size=self.shape).astype(np.float32)
+
+@dataclass(frozen=True)
+class Workload:
+    """One row of the table. A field that is None says that the workload has no such program."""
+
+    name: str
+    title: str
+    inputs: Callable[[], tuple[Array, ...]]             # the same in every process
+    cost: Callable[[], Cost]
+    aim: float                                          # times the machine's limit that we want to reach
+    tolerance: float                 # of the largest error, relative to the largest value of the reference
+    reference: Callable[[], Array]                      # in float64
+    torch: Callable[[], Any] | None                     # a module
+    numpy: Callable[[], Callable[..., Array]] | None = None
+    jax: Callable[[], Callable[..., Any]] | None = None
+    onnx: Callable[[], bytes | str] | None = None       # a model, or its path
+    trains: bool = False                                # a call is a step of SGD, see training_step.py
+    prepare: Callable[[], None] = lambda: None          # writes what the functions above read
+
+
+def one_input(shape: tuple[int, int]) -> Callable[[], tuple[Array, ...]]:
+    return lambda: (np.random.default_rng(0).normal(size=shape).astype(np.float32),)
+
+
+def numpy_programs(inputs: Callable[[], tuple[Array, ...]],
+                   make: Callable[[type], Callable[[Array], Array]]) -> dict[str, Any]:
+    """`make(dtype)` gives a NumPy function whose weights have that dtype: float32 is measured, float64 is the
+    reference."""
+    return {"numpy": lambda: make(np.float32),
+            "reference": lambda: make(np.float64)(*(x.astype(np.float64) for x in inputs()))}
 
 
 # ---- pieces, generic over numpy and jax.numpy --------------------------------------------------------
@@ -147,12 +163,11 @@ def gelu_workload(rows: int, columns: int) -> Workload:
         builder = OnnxBuilder()
         return builder.model(builder.gelu_chain("x"), (rows, columns))
 
-    size = rows * columns
+    size, inputs = rows * columns, one_input((rows, columns))
     return Workload(
-        "gelu", f"gelu chain {rows}x{columns}", (rows, columns), flops=20 * size,
-        read_bytes=4 * size, write_bytes=4 * size, tolerance=2e-6,
-        numpy=lambda dtype: lambda x: gelu_chain(np, x),
-        torch=torch_module, jax=jax_function, onnx=onnx_model)
+        "gelu", f"gelu chain {rows}x{columns}", inputs, lambda: Cost(20 * size, 4 * size, 4 * size), aim=1.35,
+        tolerance=2e-6, torch=torch_module, jax=jax_function, onnx=onnx_model,
+        **numpy_programs(inputs, lambda dtype: lambda x: gelu_chain(np, x)))
 
 
 def layernorm_softmax_workload(rows: int, columns: int) -> Workload:
@@ -180,32 +195,34 @@ def layernorm_softmax_workload(rows: int, columns: int) -> Workload:
         norm = builder.op("LayerNormalization", "x", *weights, epsilon=1e-5)
         return builder.model(builder.op("Softmax", norm, axis=-1), (rows, columns))
 
-    size = rows * columns
+    size, inputs = rows * columns, one_input((rows, columns))
     return Workload(
-        "layernorm_softmax", f"layer_norm + softmax {rows}x{columns}", (rows, columns), flops=20 * size,
-        read_bytes=4 * size, write_bytes=4 * size, tolerance=1e-5,
-        numpy=numpy_function, torch=torch_module, jax=jax_function, onnx=onnx_model)
+        "layernorm_softmax", f"layer_norm + softmax {rows}x{columns}", inputs,
+        lambda: Cost(20 * size, 4 * size, 4 * size), aim=1.43, tolerance=1e-5,
+        torch=torch_module, jax=jax_function, onnx=onnx_model, **numpy_programs(inputs, numpy_function))
 
 
-def stack_workload(name: str, title: str, batch: int, size: int, layers: Layers,
-                   activation: Activation, *, activate_last: bool) -> Workload:
+def stack_module(size: int, layers: Layers, activation: Activation, *, activate_last: bool) -> Any:
+    """The layers as a torch module."""
+    import torch
+
+    class Activate(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return activation(torch, x)
+
+    modules: list[Any] = []
+    for weight, bias in layers:
+        linear = torch.nn.Linear(size, size)
+        linear.weight.data, linear.bias.data = torch.from_numpy(weight.T.copy()), torch.from_numpy(bias)
+        modules += [linear, Activate()]
+    return torch.nn.Sequential(*(modules if activate_last else modules[:-1]))
+
+
+def stack_workload(name: str, title: str, batch: int, size: int, layers: Layers, activation: Activation, *,
+                   activate_last: bool, aim: float) -> Workload:
     def numpy_function(dtype: type) -> Callable[[Array], Array]:
         cast = [(w.astype(dtype), b.astype(dtype)) for w, b in layers]
         return lambda x: stack(np, x, cast, activation, activate_last=activate_last)
-
-    def torch_module() -> Any:
-        import torch
-
-        class Activate(torch.nn.Module):
-            def forward(self, x: Any) -> Any:
-                return activation(torch, x)
-
-        modules: list[Any] = []
-        for weight, bias in layers:
-            linear = torch.nn.Linear(size, size)
-            linear.weight.data, linear.bias.data = torch.from_numpy(weight.T.copy()), torch.from_numpy(bias)
-            modules += [linear, Activate()]
-        return torch.nn.Sequential(*(modules if activate_last else modules[:-1]))
 
     def jax_function() -> Callable[[Any], Any]:
         import jax.numpy as jnp
@@ -221,29 +238,20 @@ def stack_workload(name: str, title: str, batch: int, size: int, layers: Layers,
                 x = activate(x)
         return builder.model(x, (batch, size))
 
-    weights = sum(w.nbytes + b.nbytes for w, b in layers)
+    weights, inputs = sum(w.nbytes + b.nbytes for w, b in layers), one_input((batch, size))
+    cost = Cost(2 * batch * size * size * len(layers), weights + 4 * batch * size, 4 * batch * size)
     return Workload(
-        name, title, (batch, size), flops=2 * batch * size * size * len(layers),
-        read_bytes=weights + 4 * batch * size, write_bytes=4 * batch * size, tolerance=2e-5,
-        numpy=numpy_function, torch=torch_module, jax=jax_function, onnx=onnx_model)
+        name, title, inputs, lambda: cost, aim, tolerance=2e-5,
+        torch=lambda: stack_module(size, layers, activation, activate_last=activate_last),
+        jax=jax_function, onnx=onnx_model, **numpy_programs(inputs, numpy_function))
 
 
-def mlp_workload(batch: int) -> Workload:
+def mlp_workload(batch: int, aim: float) -> Workload:
     return stack_workload(f"mlp{batch}", f"mlp: 4 x Linear 1024, gelu chain between, batch {batch}",
-                          batch, 1024, random_layers(4, 1024, gain=1.6), gelu_chain, activate_last=False)
+                          batch, 1024, random_layers(4, 1024, gain=1.6), gelu_chain, activate_last=False,
+                          aim=aim)
 
 
-def deep_workload(batch: int) -> Workload:
+def deep_workload(batch: int, aim: float) -> Workload:
     return stack_workload(f"deep{batch}", f"deep: 60 x (Linear 256, tanh), batch {batch}", batch, 256,
-                          random_layers(60, 256, gain=1.0), tanh, activate_last=True)
-
-
-# Made only when asked for: each holds its weights.
-WORKLOADS: dict[str, Callable[[], Workload]] = {
-    "gelu": lambda: gelu_workload(4000, 4000),
-    "layernorm_softmax": lambda: layernorm_softmax_workload(4096, 1024),
-    "mlp512": lambda: mlp_workload(512),
-    "mlp1": lambda: mlp_workload(1),
-    "deep64": lambda: deep_workload(64),
-    "deep1": lambda: deep_workload(1),
-}
+                          random_layers(60, 256, gain=1.0), tanh, activate_last=True, aim=aim)

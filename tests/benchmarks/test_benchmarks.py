@@ -7,14 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 import planish
-from benchmarks import limits, race, report
+from benchmarks import limits, plot, race, report, training_step
 from benchmarks import workloads as w
-from benchmarks.peers import PEERS, Peer, Ready
+from benchmarks.catalogue import WORKLOADS
+from benchmarks.peers import PEERS, NoProgram, Peer, Ready
 from benchmarks.worker import Worker, answer
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 def small_stack(name: str, activation: w.Activation, *, activate_last: bool) -> w.Workload:
     layers = w.random_layers(4, 32, 1.6)
-    return w.stack_workload(name, "", 5, 32, layers, activation, activate_last=activate_last)
+    return w.stack_workload(name, "", 5, 32, layers, activation, activate_last=activate_last, aim=1.2)
 
 
 SMALL = {
@@ -31,10 +33,6 @@ SMALL = {
     "mlp": lambda: small_stack("mlp", w.gelu_chain, activate_last=False),
     "deep": lambda: small_stack("deep", w.tanh, activate_last=True),
 }
-
-
-def reference(workload: w.Workload) -> np.ndarray:
-    return workload.numpy(np.float64)(workload.inputs().astype(np.float64))
 
 
 @pytest.fixture
@@ -55,13 +53,13 @@ def test_every_peer_computes_the_same(peer: str, name: str) -> None:
     ready = PEERS[peer].prepare(workload, 1)
     output = ready.output(ready.call())
     assert output.dtype == np.float32
-    assert race.relative_error(output, reference(workload)) <= workload.tolerance
+    assert race.relative_error(output, workload.reference()) <= workload.tolerance
 
 
 @pytest.mark.parametrize("name", list(SMALL))
 def test_reference_is_in_float64_and_tells_errors(name: str) -> None:
     workload = SMALL[name]()
-    truth = reference(workload)
+    truth = workload.reference()
     assert truth.dtype == np.float64
     wrong = truth.copy()
     wrong.flat[np.abs(wrong).argmax()] *= 1 + 4 * workload.tolerance
@@ -73,15 +71,15 @@ def test_reference_is_in_float64_and_tells_errors(name: str) -> None:
 
 
 def test_limit_counts_weights_inputs_and_outputs() -> None:
-    mlp = SMALL["mlp"]()
-    assert mlp.read_bytes == 4 * (4 * (32 * 32 + 32) + 5 * 32)
-    assert mlp.write_bytes == 4 * 5 * 32
-    assert mlp.flops == 2 * 4 * 5 * 32 * 32
+    cost = SMALL["mlp"]().cost()
+    assert cost.read_bytes == 4 * (4 * (32 * 32 + 32) + 5 * 32)
+    assert cost.write_bytes == 4 * 5 * 32
+    assert cost.flops == 2 * 4 * 5 * 32 * 32
 
 
 def fake_peer(monkeypatch: pytest.MonkeyPatch, prepare: Callable) -> None:
     monkeypatch.setitem(PEERS, "numpy", Peer("numpy", ("numpy",), prepare))
-    monkeypatch.setitem(w.WORKLOADS, "mlp1", SMALL["mlp"])
+    monkeypatch.setitem(WORKLOADS, "mlp1", SMALL["mlp"])
 
 
 def test_worker_speaks_its_protocol(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -141,7 +139,7 @@ def test_a_right_peer_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_peer_gets_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(workload: w.Workload, threads: int) -> Ready:
-        right = workload.numpy(np.float32)(workload.inputs())
+        right = workload.numpy()(*workload.inputs())
         return Ready(lambda: right * np.float32(1.001), np.asarray)
 
     outcome = run_fake(monkeypatch, wrong)
@@ -160,8 +158,8 @@ def test_a_failing_peer_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_peer_failing_later_loses_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail_later(workload: w.Workload, threads: int) -> Ready:
         calls = iter(range(20))
-        function, x = workload.numpy(np.float32), workload.inputs()
-        return Ready(lambda: function(x) if next(calls) < 10 else 1 / 0, np.asarray)
+        function, x = workload.numpy(), workload.inputs()
+        return Ready(lambda: function(*x) if next(calls) < 10 else 1 / 0, np.asarray)
 
     outcome = run_fake(monkeypatch, fail_later)
     assert outcome.status == "failed" and not outcome.seconds
@@ -169,7 +167,7 @@ def test_a_peer_failing_later_loses_its_times(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_missing_peer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(w.WORKLOADS, "mlp1", SMALL["mlp"])
+    monkeypatch.setitem(WORKLOADS, "mlp1", SMALL["mlp"])
     monkeypatch.setitem(PEERS, "numpy", Peer("numpy", ("no_such_package",), PEERS["numpy"].prepare))
     [outcome] = race.race("mlp1", ["numpy"], 1, 1, lambda message: None)
     assert (outcome.status, outcome.detail) == ("not installed", "no_such_package")
@@ -183,16 +181,83 @@ def test_a_worker_that_dies_leaves_its_last_words(tmp_path: Path) -> None:
 
 
 def test_table_and_json_hold_the_ratios() -> None:
-    ours = race.Outcome("planish", "ok", "", {"planish": "0"}, 0.1, 1e-7, [2e-3, 1e-3, 3e-3])
-    peer = race.Outcome("eager", "ok", "", {"torch": "2"}, 1.0, 1e-7, [4e-3, 5e-3, 6e-3])
+    ours = race.Outcome("planish", "ok", "", {"planish": "0"}, 0.1, 5_000_000, 1e-7, [2e-3, 1e-3, 3e-3])
+    peer = race.Outcome("eager", "ok", "", {"torch": "2"}, 1.0, 6_000_000, 1e-7, [4e-3, 5e-3, 6e-3])
     broken = race.Outcome("jax", "wrong", "error nan over 2e-05", error=float("nan"))
     result = report.Result(SMALL["mlp"](), [ours, peer, broken], 5e-4)
-    assert report.row(ours, result) == ["planish", "1.000", "2.000", "0.25", "2.00", "0.10", "1.0e-07"]
+    assert report.row(ours, result) == ["planish", "1.000", "2.000", "0.25", "2.00", "0.10", "5", "1.0e-07"]
     assert report.row(peer, result)[3] == "1.00"
     assert "wrong: error nan" in report.table(result)
     saved = json.loads(json.dumps(report.as_json([result], {}), allow_nan=False))
     assert saved["results"][0]["best_peer"] == "eager"
     assert saved["versions"] == {"planish": "0", "torch": "2"}
+
+
+def test_a_workload_without_a_program_for_a_peer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(workload: w.Workload, threads: int) -> Ready:
+        raise NoProgram
+
+    outcome = run_fake(monkeypatch, absent)
+    assert outcome.status == "absent" and not outcome.seconds
+    assert "numpy" not in report.table(report.Result(SMALL["mlp"](), [outcome], 1e-3))
+
+
+def two_results() -> list[report.Result]:
+    """One row 4x ahead by the second door and at its aim, one 2x behind."""
+    def outcome(peer: str, seconds: float) -> race.Outcome:
+        return race.Outcome(peer, seconds=[seconds], first_call_s=0.1, error=1e-7)
+
+    ahead = [outcome("planish", 9e-3), outcome("planish-torch", 1e-3), outcome("ort", 4e-3)]
+    behind = [outcome("planish", 4e-3), race.Outcome("planish-torch", "absent"), outcome("ort", 2e-3)]
+    return [report.Result(SMALL["mlp"](), ahead, 0.9e-3), report.Result(SMALL["deep"](), behind, 1e-3)]
+
+
+def test_summary_counts_rows() -> None:
+    text = report.summary(two_results())
+    assert "geometric mean: 0.71 (1.41x ahead)" in text
+    assert "behind by more than 3 %: deep 2.00" in text and "at or under the aim: 1" in text
+    assert report.summary([]) == "no workload was run by planish and a peer"
+
+
+def test_markdown_goes_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    report.put_between_marks(page, report.markdown(two_results()))
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
+    assert "| 0.900 | 1.08 | 9.00 | 1.00 | 4.00 | 0.25 |" in text
+    assert "| 1.00 | 1.20 | 4.00 |  | 2.00 | 2.00 |" in text
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="has no lines"):
+        report.put_between_marks(page, "x")
+    assert page.read_text() == "no marks"
+
+
+def test_picture_shows_every_time() -> None:
+    about = {"flops_per_second": 2e11, "stream_bytes_per_second": 1e11}
+    picture = ElementTree.fromstring(plot.svg(report.as_json(two_results(), about)))
+    titles = [t.text for t in picture.iter("{http://www.w3.org/2000/svg}title")]
+    assert "planish-torch: 1.000 ms, 1.11 x limit" in titles and "ort: 2.000 ms, 2.00 x limit" in titles
+    assert len(titles) == 5 + 4   # a bar for each time; two points for each workload
+
+
+def first_prediction() -> np.ndarray:
+    layers = w.random_layers(training_step.LAYERS, training_step.SIZE, 1.6)
+    return w.stack(np, training_step.inputs()[0], layers, w.gelu_chain, activate_last=False)
+
+
+@pytest.mark.usefixtures("same_threads_after")
+def test_training_step_is_the_same_by_hand() -> None:
+    pytest.importorskip("torch")
+    workload = training_step.workload()
+    assert race.relative_error(first_prediction(), workload.reference()) > 10 * workload.tolerance
+    ready = PEERS["eager"].prepare(workload, 2)
+    ready.call()
+    output = ready.output(ready.call())
+    assert race.relative_error(output, workload.reference()) <= workload.tolerance
+    for _ in range(20):
+        output = ready.output(ready.call())
+    assert np.isfinite(output).all() and np.abs(output).max() < 100   # it can go on for many rounds
 
 
 def test_limits_kernels_do_what_they_say() -> None:
