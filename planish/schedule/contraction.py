@@ -47,7 +47,9 @@ from planish.schedule.machine import Machine
 from planish.schedule.rebuild import is_scalar
 from planish.schedule.scalars import apply, both, cast_to, hinted
 from planish.types import (
+    BFLOAT16,
     BOOL,
+    FLOAT16,
     FLOAT32,
     FLOAT64,
     INT16,
@@ -63,10 +65,11 @@ from planish.types import (
 )
 from planish.types.dim import divisors, minimum
 
+NARROW = (FLOAT16, BFLOAT16)  # floats that are multiplied and summed as float32
 SUMMED = (FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64)  # dtypes of accumulators
 
 SMALL_WORK = 1 << 16    # multiply-adds below which one thread is enough
-LEAST_ROWS = 4          # for which pairs are worth packing the right operand at run time
+LEAST_ROWS = 4          # for which an operand gets a kernel before: int16 packed at run time, floats widened
 LEAST_WORK = 1 << 10    # multiply-adds below which plain loops do as well
 
 # (vector registers) -> rows x vectors of the tile; the rest holds the right operand's vectors and one
@@ -88,7 +91,7 @@ class Contraction:
     @property
     def in_pairs(self) -> bool:
         """Whether products are narrower than their sum and taken two at a time."""
-        return self.left.dtype is not self.sum.dtype
+        return self.left.dtype is INT16
 
 
 @dataclass(frozen=True)
@@ -127,10 +130,13 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
         return None
     tile = RegisterTile(roles.batch, roles.m, (roles.n,), roles.k, rows, vectors, lanes, packed=True)
     before: list[Kernel] = []
-    if _is_contiguous(roles) and not buffers.is_constant(roles.rhs.buffer) and not parts.in_pairs:
+    if roles.lhs.dtype in NARROW and _rows(kernel, roles, hint) >= LEAST_ROWS:
+        kernel, roles, before = _widened(kernel, roles, buffers, machine, hint)
+    if _is_read_in_place(roles, buffers):
         kernel = _tiled(_multiplying(kernel, roles.lhs, roles.rhs), roles, replace(tile, packed=False))
     else:
-        kernel, before = _packed(kernel, roles, tile, extent, buffers, machine, hint, disable)
+        kernel, packing = _packed(kernel, roles, tile, extent, buffers, machine, hint, disable)
+        before = [*before, *packing]
     if _work(kernel, hint) >= SMALL_WORK and machine.threads > 1:
         kernel = steps.parallel(kernel, [a for a in (*roles.batch, *roles.m, roles.n)
                                          if a in {x.name for x in kernel.shared}])
@@ -164,14 +170,16 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
     if first.dtype not in SUMMED or not isinstance(value, Apply) or value.op != "mul":
         return None
     left, right = (_factor(x) for x in value.args)
-    if left is None or right is None or left.dtype is not right.dtype:
+    if left is None or right is None or (left.dtype is INT16) != (right.dtype is INT16):
         return None
     return Contraction(first, left, right, epilogue)
 
 
 def _factor(x: Scalar) -> Load | None:
-    """The load that a factor is, or an int16 that is summed as int32."""
-    if isinstance(x, Apply) and x.op == "cast" and x.dtype is INT32 and x.args[0].dtype is INT16:
+    """The load that a factor is, or an int16 that is summed as int32, a narrow float as float32."""
+    if isinstance(x, Apply) and x.op == "cast" and (
+            (x.dtype is INT32 and x.args[0].dtype is INT16)
+            or (x.dtype is FLOAT32 and x.args[0].dtype in NARROW)):
         x = x.args[0]
     return x if isinstance(x, Load) and not any(map(is_scalar, x.index)) else None
 
@@ -263,7 +271,13 @@ def _has_known_rows(roles: Roles) -> bool:
 
 def _packs_for_one_use(roles: Roles, buffers: Buffers) -> bool:
     """Whether each element of the right operand would be packed, at run time, for a single row."""
-    return not roles.m and not _is_contiguous(roles) and not buffers.is_constant(roles.rhs.buffer)
+    return not roles.m and not _is_read_in_place(roles, buffers) and not buffers.is_constant(roles.rhs.buffer)
+
+
+def _is_read_in_place(roles: Roles, buffers: Buffers) -> bool:
+    """Whether the right operand stays where it is: vectors are read as they are multiplied."""
+    is_wide = roles.rhs.dtype not in (*NARROW, INT16)
+    return is_wide and _is_contiguous(roles) and not buffers.is_constant(roles.rhs.buffer)
 
 
 def _is_contiguous(roles: Roles) -> bool:
@@ -288,6 +302,25 @@ def _multiplying(kernel: Kernel, lhs: Load, rhs: Load) -> Kernel:
     return replace(kernel, stages=(replace(first, value=Apply("mul", factors, first.dtype)), *rest))
 
 
+def _widened(kernel: Kernel, roles: Roles, buffers: Buffers, machine: Machine,
+             hint: dict[str, int]) -> tuple[Kernel, Roles, list[Kernel]]:
+    """The kernel reading its left operand as float32, and the kernel that makes it so: each of its numbers is
+    read once for every panel."""
+    narrow = roles.lhs.buffer
+    wide = buffers.add(replace(narrow, name=f"{narrow.name}_wide{len(buffers.scratch)}",
+                               type=TensorType(FLOAT32, narrow.shape)))
+    axes = [Axis(f"s{i}", d) for i, d in enumerate(narrow.shape)]
+    index = tuple(0 if a.extent == 1 else a.symbol for a in axes)
+    stage = Stage("t0", (), cast_to(Load(narrow, index), FLOAT32), FLOAT32, store=Store(wide, index))
+    shared = tuple(a for a in axes if a.extent != 1)
+    widening = Kernel(f"{kernel.name}_widen", shared, (stage,), (narrow,), (wide,), ops=("cast",))
+    roles = replace(roles, lhs=replace(roles.lhs, buffer=wide))
+    still = _still_read(kernel, roles)
+    kernel = replace(_multiplying(kernel, roles.lhs, roles.rhs),
+                     inputs=tuple(dict.fromkeys((wide, *still, roles.rhs.buffer))))
+    return kernel, roles, [schedule_loops(widening, machine, hint)]
+
+
 HUGE_PAGE = 2 << 20
 
 UNROLL = 4  # steps of k in one trip
@@ -307,8 +340,11 @@ def _packed(kernel: Kernel, roles: Roles, tile: RegisterTile, extent: dict[str, 
     shape = (*(extent[a] for a in batch), panels, *outer, *_panel_row(deepest, width, pair))
     source = roles.rhs.buffer
     array = buffers.constants.get(buffers.owner(source.name))
-    packed = Buffer(f"{source.name}_panels{len(buffers.scratch)}", TensorType(source.dtype, shape))
-    if array is not None and not batch and "prepack" not in disable:
+    prepacked = array is not None and not batch and "prepack" not in disable
+    # What is packed anew is widened on the way; constants stay as narrow as they are, for memory is slower.
+    dtype = source.dtype if prepacked or parts.in_pairs else parts.sum.dtype
+    packed = Buffer(f"{source.name}_panels{len(buffers.scratch)}", TensorType(dtype, shape))
+    if array is not None and prepacked:
         buffers.add(packed, pack_array(array, roles, extent, width, pair))
         before = []
     else:
@@ -353,7 +389,8 @@ def _pack_kernel(name: str, roles: Roles, batch: tuple[str, ...], packed: Buffer
         if step > 1 and (not is_static(size) or size % step):
             conditions.append(apply("lt", Index(values[axis]), Index(size), dtype=BOOL))
             values[axis] = minimum(values[axis], size - 1)
-    value: Scalar = Load(roles.rhs.buffer, tuple(substitute(i, values) for i in own_dims(roles.rhs)))
+    load = Load(roles.rhs.buffer, tuple(substitute(i, values) for i in own_dims(roles.rhs)))
+    value = cast_to(load, packed.dtype)
     if conditions:
         zero = Const(0.0 if packed.dtype.is_float else 0, packed.dtype)
         value = apply("select", both(conditions), value, zero, dtype=packed.dtype)

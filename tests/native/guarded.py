@@ -156,6 +156,8 @@ RUN_TIME: dict[str, Program] = {
     "product f64": (product, "contraction", ((FLOAT64, (N, N)), (FLOAT64, (N, N)))),
     "product of transposed": (product_turned, "contraction", ((F, (N, N)), (F, (N, N)))),
     "product of weights": (product_of_weights, "contraction", ((F, (N, 37)),)),
+    **{f"product {d}": (product, "contraction", ((d, (N, N)), (d, (N, N)))) for d in (FLOAT16, BFLOAT16)},
+    "product of weights bf16": (product_of_weights, "contraction", ((BFLOAT16, (N, 37)),)),
     "batches": (product, "contraction", ((F, (3, 5, N)), (F, (3, N, N)))),
     "conv": (conv, "contraction", ((F, (2, 5, N)), (F, (17, 5, 3)))),
     "gather": (gathered, "exact", ((F, (N, 7)), (INT32, (N,)))),

@@ -20,7 +20,7 @@ from planish.codegen.llvm.loops import LoopWriter, open_function
 from planish.schedule.access import Access, stride_along
 from planish.schedule.contraction import contraction_of
 from planish.schedule.kernel import Apply, Axis, Kernel, Load, own_dims, stage_values, walk
-from planish.types import Dim, is_static, substitute
+from planish.types import INT16, Dim, is_static, substitute
 
 GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all rows pass
 PANELS_AT_ONCE = 4       # panels a tile of few rows takes, so that enough accumulators hide the latency
@@ -61,8 +61,7 @@ class TileWriter(LoopWriter):
         assert tile is not None and parts is not None
         self.tile, self.width = tile, tile.vectors * tile.lanes
         self.sum, self.lhs, self.rhs, self.epilogue = parts.sum, parts.left, parts.right, parts.epilogue
-        self.element, self.operand = (registers.memory_type(d.name) for d in (self.sum.dtype, self.lhs.dtype))
-        self.size, self.operand_size = self.sum.dtype.itemsize, self.lhs.dtype.itemsize
+        self.element, self.size = registers.memory_type(self.sum.dtype.name), self.sum.dtype.itemsize
         self.in_pairs = parts.in_pairs
         axes = {a.name: a for a in (*kernel.shared, *self.sum.axes)}
         self.batch, self.m, self.k = ([axes[n] for n in names] for names in (tile.batch, tile.m, tile.k))
@@ -146,7 +145,7 @@ class TileWriter(LoopWriter):
         """Groups of panels, and in each all row tiles: whole ones, then the rest of the rows."""
         b = self.b
         depth = self.e.dim(self.count(self.k))
-        bytes_ = b.mul(depth, b.i64(self.width * self.operand_size))
+        bytes_ = b.mul(depth, b.i64(self.width * self.rhs.dtype.itemsize))
         fit = b.bin("udiv", b.i64(GROUP_BYTES), b.intrinsic("smax", bytes_, b.i64(1)))
         turns = self.ceil_div(b.intrinsic("smax", fit, b.i64(1)), PANELS_AT_ONCE)
         group = b.mul(turns, b.i64(PANELS_AT_ONCE))
@@ -291,7 +290,8 @@ class TileWriter(LoopWriter):
         return loop.end(self.k_loops(inner, moved_left, moved_right, loop.carry, masks))
 
     def moved(self, pointer: Value, load: Load, axis: Axis, index: Value) -> Value:
-        return self.b.gep(self.operand, pointer, self.b.mul(index, self.e.dim(self.step(load, axis))))
+        element = registers.memory_type(load.dtype.name)
+        return self.b.gep(element, pointer, self.b.mul(index, self.e.dim(self.step(load, axis))))
 
     def step(self, load: Load, axis: Axis) -> Dim:
         """Elements between neighbours along an axis; along the last of k in pairs, those of the panel between
@@ -335,8 +335,8 @@ class TileWriter(LoopWriter):
         here = [self.moved(p, self.rhs, axis, b.bin("lshr", k, b.i64(1))) for p in right]
         if len(left) <= FEW_ROWS:
             self.prefetch(here)
-        type_ = vector(self.operand, PAIR * lanes)
-        columns = [b.load(type_, b.gep(self.operand, p, b.i64(j * PAIR * lanes)), self.operand_size)
+        type_ = vector("i16", PAIR * lanes)
+        columns = [b.load(type_, b.gep("i16", p, b.i64(j * PAIR * lanes)), INT16.itemsize)
                    for p in here for j in range(len(masks))]
         for i, pointer in enumerate(left):
             pair = self.left_pair(self.moved(pointer, self.lhs, axis, k), axis, whole)
@@ -349,11 +349,11 @@ class TileWriter(LoopWriter):
         """Two neighbours along k in one i32, the first in its lower half; one alone is beside 0."""
         b, step = self.b, self.step(self.lhs, axis)
         if whole and step == 1:
-            return b.load(self.element, pointer, self.operand_size)
-        first = b.cast("zext", b.load(self.operand, pointer, self.operand_size), self.element)
+            return b.load(self.element, pointer, INT16.itemsize)
+        first = b.cast("zext", b.load("i16", pointer, INT16.itemsize), self.element)
         if not whole:
             return first
-        second = b.load(self.operand, b.gep(self.operand, pointer, self.e.dim(step)), self.operand_size)
+        second = b.load("i16", b.gep("i16", pointer, self.e.dim(step)), INT16.itemsize)
         shifted = b.bin("shl", b.cast("zext", second, self.element), b.const(self.element, 16))
         return b.bin("or", first, shifted)
 
@@ -370,7 +370,7 @@ class TileWriter(LoopWriter):
         """Lanes `first`, `first` + 2... as int32."""
         lanes = self.tile.lanes
         picks = ", ".join(f"i32 {PAIR * i + first}" for i in range(lanes))
-        half = self.b.value(vector(self.operand, lanes),
+        half = self.b.value(vector("i16", lanes),
                             f"shufflevector {x}, {x.type} poison, <{lanes} x i32> <{picks}>")
         return self.b.cast("sext", half, vector(self.element, lanes))
 
@@ -381,11 +381,11 @@ class TileWriter(LoopWriter):
         here = [self.moved(p, self.rhs, axis, k) for p in right]
         if len(left) <= FEW_ROWS:
             self.prefetch(here)
-        columns = [self.right_vector(b.gep(self.operand, p, b.i64(j * lanes)), mask)
+        element = registers.memory_type(self.rhs.dtype.name)
+        columns = [self.right_vector(b.gep(element, p, b.i64(j * lanes)), mask)
                    for p in here for j, mask in enumerate(masks)]
         for i, pointer in enumerate(left):
-            one = b.load(self.element, self.moved(pointer, self.lhs, axis, k), self.size)
-            many = b.splat(one, lanes)
+            many = self.left_number(self.moved(pointer, self.lhs, axis, k))
             for j, column in enumerate(columns):
                 at = i * len(columns) + j
                 totals[at] = self.plus_product(totals[at], many, column)
@@ -403,10 +403,16 @@ class TileWriter(LoopWriter):
         for pointer in pointers:
             self.b.prefetch(self.b.gep("i8", pointer, self.b.i64(AHEAD_BYTES)))
 
+    def left_number(self, pointer: Value) -> Value:
+        """A number of the left operand in every lane; a narrow one is widened when it is there."""
+        name = self.lhs.dtype.name
+        one = self.b.load(registers.memory_type(name), pointer, self.lhs.dtype.itemsize)
+        return registers.from_memory(self.b, self.b.splat(one, self.tile.lanes), name)
+
     def right_vector(self, pointer: Value, mask: Value | None) -> Value:
-        type_ = vector(self.element, self.tile.lanes)
         if mask is None:
-            return self.b.load(type_, pointer, self.size)
+            return registers.load(self.b, self.rhs.dtype.name, pointer, self.tile.lanes)
+        type_ = vector(self.element, self.tile.lanes)
         zero = self.b.const(type_, 0)
         name = f"llvm.masked.load.{mangle(type_)}.p0"
         return self.b.call(name, type_, [pointer, Value("i32", str(self.size)), mask, zero])
