@@ -19,7 +19,7 @@ import numpy as np
 
 from planish.codegen.llvm.version import generator_version
 from planish.errors import LinkError
-from planish.runtime import cache, entry, memory, pool, tables, threads
+from planish.runtime import cache, entry, memory, pool, tables, tensors, threads
 from planish.runtime.blob import Blob
 from planish.runtime.link import link
 from planish.runtime.loader import RUNTIME_NAMES, LoadedCode
@@ -57,8 +57,10 @@ class Runtime:
         self._rounds = self._spin_rounds()
         self.apply_threads(threads.get_num_threads())
         self.why_not_direct = _layout_fault()
-        self._method = _MethodDef(b"planish_program", self.code.address("planish_entry"),
-                                  _METH_FASTCALL | _METH_KEYWORDS, b"A compiled program.")
+        self._methods = {name: _MethodDef(b"planish_program", self.code.address(name),
+                                          _METH_FASTCALL | _METH_KEYWORDS, b"A compiled program.")
+                         for name in ("planish_entry", "planish_tensors")}
+        self.reads_tensors = False
         if self.why_not_direct:
             warnings.warn("planish calls programs through ctypes, about 50 us slower per call: "
                           f"{self.why_not_direct}", RuntimeWarning, stacklevel=3)
@@ -77,13 +79,22 @@ class Runtime:
         """Run a native body on `count` threads, without the interpreter's lock."""
         self._call("planish_parallel", *map(ctypes.c_void_p, (self.pool, body, frame)), ctypes.c_int64(count))
 
-    def builtin(self, table: tables.ProgramTable, owner: Any) -> Any:
-        """A builtin that runs the program of `table`. It keeps `owner`, which keeps all that the table points
-        to."""
+    def read_tensors(self, functions: tuple[int, int], types: tuple[type, type]) -> None:
+        """Let builtins take tensors. `functions`: addresses of DLPack's dltensor_from_py_object_no_sync and
+        managed_tensor_to_py_object_no_sync; `types`: Tensor and Parameter, which live for ever."""
+        self._is_neg = "is_neg"
+        held: list[Any] = [*functions, *map(id, types), id(self._is_neg), id(False)]
+        place = self.code.address("planish_dlpack")
+        (ctypes.c_void_p * len(tensors.DLPACK)).from_address(place)[:] = held
+        self.reads_tensors = True
+
+    def builtin(self, table: tables.ProgramTable, owner: Any, entry: str = "planish_entry") -> Any:
+        """A builtin that runs the program of `table`, on arrays or ("planish_tensors") on tensors. It keeps
+        `owner`, which keeps all that the table points to."""
         capsule = _new_capsule(ctypes.addressof(table), None, self.code.address("planish_program_free"))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
         _set_context(capsule, id(owner))
-        return _new_builtin(ctypes.addressof(self._method), capsule, None)
+        return _new_builtin(ctypes.addressof(self._methods[entry]), capsule, None)
 
     def _call(self, name: str, *arguments: Any) -> None:
         _procedure(self.code.address(name))(*arguments)
@@ -145,7 +156,8 @@ def runtime_blob(machine: str | None = None, head: int = object.__basicsize__) -
 def _generate(machine: str, head: int) -> Blob:
     from planish.codegen.llvm.emit import emit_object
 
-    modules = (pool.ir(machine), memory.ir(machine), entry.ir(machine, head))
+    modules = (pool.ir(machine), memory.ir(machine), entry.ir(machine, head),
+               tensors.ir(machine, head))
     return link([emit_object(text, pool.WORDS[machine].triple, passes="full") for text in modules])
 
 

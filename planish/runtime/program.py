@@ -11,6 +11,7 @@ import builtins
 import ctypes
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -60,11 +61,37 @@ class NativeProgram:
         return self._core.call_ctypes(*arrays, **named)
 
 
+    def tensor_door(self, feeds: Sequence[TensorFeed], orders: Sequence[Sequence[int]], n_arguments: int,
+                    missed: Callable[..., Any], unwrap: bool = False) -> Callable[..., Any] | None:
+        """A builtin that takes tensors and numbers, one feed for each input of the program, and gives
+        tensors: axis i of output k is the program's axis orders[k][i]. Any other call is
+        `missed(*args, **kwargs)`. With `unwrap` a program with one output gives it bare. None where there
+        can't be such a builtin."""
+        runtime = native.runtime()
+        known = all(s.dtype in tables.DLPACK_DTYPES for s in (*self.spec.inputs, *self.spec.outputs))
+        if not (runtime.reads_tensors and known):
+            return None
+        door = _TensorDoor(self._core, feeds, orders, n_arguments, missed, unwrap)
+        return runtime.builtin(door.table, door, "planish_tensors")
+
+
+@dataclass(frozen=True)
+class TensorFeed:
+    """How a call's arguments make an input: `source` is one of tables.TENSOR, GUARDED, FLOAT, INTEGER, SIZES.
+
+    A tensor is argument `argument`, and its axis order[i] is the program's axis i; sizes are the arguments
+    `order`."""
+
+    source: int
+    argument: int
+    order: tuple[int, ...] = ()
+
+
 class _Door:
     """A second entrance to a program: plain arrays in, the one output out; any other call goes to
     `missed`."""
 
-    def __init__(self, core: _Core, missed: Callable[..., Any]):
+    def __init__(self, core: _Core, missed: Callable[..., Any], flags: int = tables.UNWRAP):
         def elsewhere(names: tuple[str, ...], *values: Any) -> Any:
             split = len(values) - len(names)
             return missed(*values[:split], **dict(zip(names, values[split:], strict=True)))
@@ -72,8 +99,42 @@ class _Door:
         self.core, self.elsewhere = core, elsewhere
         self.table = tables.ProgramTable()
         ctypes.pointer(self.table)[0] = core.table
-        self.table.flags |= tables.UNWRAP | tables.ANSWERS
+        self.table.flags = core.table.flags & ~tables.UNWRAP | flags | tables.ANSWERS
         self.table.normalise = id(elsewhere)
+
+
+class _TensorDoor(_Door):
+    """An entrance for tensors; any other call goes to `missed`."""
+
+    def __init__(self, core: _Core, feeds: Sequence[TensorFeed], orders: Sequence[Sequence[int]],
+                 n_arguments: int, missed: Callable[..., Any], unwrap: bool):
+        super().__init__(core, missed, tables.UNWRAP if unwrap else 0)
+        self.keep: list[Any] = []
+        inputs = [self._input(s, f) for s, f in zip(core.spec.inputs, feeds, strict=True)]
+        outputs = [self._output(s, o) for s, o in zip(core.spec.outputs, orders, strict=True)]
+        self.table.n_arguments = n_arguments
+        self.table.inputs, self.table.outputs = self._kept(inputs), self._kept(outputs)
+
+    def _input(self, spec: ArraySpec, feed: TensorFeed) -> tables.ArrayTable:
+        shape = spec.shape[1:] if feed.source == tables.SIZES else spec.shape
+        kind = id(float) if feed.source == tables.FLOAT else id(int)
+        return self._array(spec, shape, feed.order, kind, feed.argument, feed.source)
+
+    def _output(self, spec: ArraySpec, order: Sequence[int]) -> tables.ArrayTable:
+        return self._array(spec, spec.shape, order)
+
+    def _array(self, spec: ArraySpec, shape: Sequence[Dim], order: Sequence[int], kind: int = 0,
+               argument: int = 0, source: int = 0) -> tables.ArrayTable:
+        sizes, axes = ((ctypes.c_int64 * len(n))(*n) for n in ([_code(d) for d in shape], order))
+        self.keep += [sizes, axes]
+        return tables.ArrayTable(
+            kind, tables.DLPACK_DTYPES[spec.dtype], len(shape), dtype_of(spec.dtype).numpy.itemsize,
+            ctypes.addressof(sizes), argument, ctypes.addressof(axes), source)
+
+    def _kept(self, entries: Sequence[tables.ArrayTable]) -> int:
+        table = (tables.ArrayTable * len(entries))(*entries)
+        self.keep.append(table)
+        return ctypes.addressof(table)
 
 
 class _Core:
@@ -99,12 +160,12 @@ class _Core:
             self.body, self.signature.derive, len(spec.inputs), len(spec.outputs), len(self.constants),
             spec.n_dims, _flags(spec), _code(spec.arena), id(self.normalise), id(self.fail),
             self._kept(pointers), self._arrays(spec.inputs, self.signature.dtypes),
-            self._arrays(spec.outputs, self.output_dtypes), self.threads)
+            self._arrays(spec.outputs, self.output_dtypes), self.threads, len(spec.inputs))
 
     def _arrays(self, specs: Sequence[ArraySpec], dtypes: Sequence[np.dtype]) -> int:
         return self._kept((tables.ArrayTable * len(specs))(*(
-            tables.ArrayTable(id(d), d.num, len(s.shape), d.itemsize, self._dims(s))
-            for s, d in zip(specs, dtypes, strict=True))))
+            tables.ArrayTable(id(d), d.num, len(s.shape), d.itemsize, self._dims(s), i)
+            for i, (s, d) in enumerate(zip(specs, dtypes, strict=True)))))
 
     def _dims(self, spec: ArraySpec) -> int:
         return self._kept((ctypes.c_int64 * len(spec.shape))(*map(_code, spec.shape)))

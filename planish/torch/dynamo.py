@@ -52,12 +52,12 @@ def compile_dynamo(module: Any, example_inputs: Sequence[Any], settings: Setting
     return compiler(module, example_inputs)
 
 
-def compile_part(graph: Any, settings: Settings, name: str) -> Callable[[list[Any]], list[Any]]:
+def compile_part(graph: Any, settings: Settings, name: str) -> Callable[[list[Any]], Sequence[Any]]:
     """Forward or backward of a training step: parameters are arguments."""
     return boxed(build(graph, settings, name, {}))
 
 
-def compile_inference(graph: Any, settings: Settings, name: str) -> Callable[[list[Any]], list[Any]]:
+def compile_inference(graph: Any, settings: Settings, name: str) -> Callable[[list[Any]], Sequence[Any]]:
     static = static_arguments(graph) if settings.freeze else ()
     if not static:
         return compile_part(graph, settings, name)
@@ -91,10 +91,10 @@ def compile_captured(captured: Captured, settings: Settings) -> Compiled:
     return compile_graph(captured.graph, settings.options, hint=hints)
 
 
-def boxed(program: Callable[[Sequence[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+def boxed(program: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
     """AOTAutograd's calling convention: one list, emptied so that arguments can die early."""
 
-    def run(arguments: list[Any]) -> list[Any]:
+    def run(arguments: list[Any]) -> Sequence[Any]:
         results = program(arguments)
         arguments.clear()
         return results

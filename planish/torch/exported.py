@@ -6,7 +6,7 @@ read at each call and written back to the exported program's tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planish.capture.torch import decompositions, translate
@@ -87,7 +87,7 @@ class ExportedProgram:
         results = self.program(arguments)
         return self._written_back(results)
 
-    def _written_back(self, results: list[Any]) -> list[Any]:
+    def _written_back(self, results: Sequence[Any]) -> list[Any]:
         """Results that are new values of buffers are copied to them; the rest is the user's."""
         import torch
 

@@ -2,7 +2,8 @@
 
 Arguments are read where they lie: contiguous ones, and those whose axes fill a block in another order, are
 not copied; others (slices with steps, expanded axes) are. Results are new tensors over the program's output
-memory, with the strides torch gave them at capture; views of arguments and of other results are views.
+memory, with the strides torch gave them at capture; views of arguments and of other results are views. The
+usual call is native (`door.py`); what it does not take goes through NumPy's arrays.
 """
 
 from __future__ import annotations
@@ -27,24 +28,53 @@ from planish.capture.torch.captured import (
 )
 from planish.capture.torch.tensors import to_array, to_tensor
 from planish.compiler import Compiled
+from planish.torch.door import gives_outputs, open_door, output_orders
 from planish.types import evaluate_dim, is_static
 
 
 class TorchProgram:
-    """A captured graph, compiled. Call it with the FX graph's arguments; it gives the FX graph's outputs."""
+    """A captured graph, compiled. Call it with the FX graph's arguments; it gives the FX graph's outputs.
+
+    `run(*arguments)` gives the graph's outputs as tensors: natively where that can be, else by arrays.
+    """
 
     def __init__(self, captured: Captured, compiled: Compiled):
         self.captured, self.compiled = captured, compiled
-        self._feeds = [feeder(feed) for feed in captured.feeds]
+        by_arrays = run_by_arrays(captured, compiled)
+        self.is_direct = gives_outputs(captured)
+        self.run: Callable[..., Sequence[Any]] = (
+            open_door(captured, compiled, by_arrays) or by_arrays if captured.graph.roots else _nothing
+        )
         self._needs_sizes = any(map(_needs_sizes, captured.results))
 
-    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        arrays = (
-            self.compiled(*[feed(arguments) for feed in self._feeds]) if self.captured.graph.roots else ()
-        )
-        tensors = [to_tensor(a) for a in arrays]
+    def __call__(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        tensors = self.run(*arguments)
+        if self.is_direct:
+            return tensors
         sizes = self.captured.sizes(arguments) if self._needs_sizes else {}
         return [_result(r, tensors, arguments, sizes) for r in self.captured.results]
+
+
+def _nothing(*arguments: Any) -> tuple[Any, ...]:
+    """What a graph without outputs and effects gives."""
+    return ()
+
+
+def run_by_arrays(captured: Captured, compiled: Compiled) -> Callable[..., list[Any]]:
+    """The call by way of NumPy's arrays: it takes any arguments, and copies those that lie otherwise. It
+    refers to no builtin over the same program: that would be a cycle that the garbage collector can't see."""
+    feeds = [feeder(feed) for feed in captured.feeds]
+    orders = output_orders(captured)
+
+    def run(*arguments: Any) -> list[Any]:
+        results = compiled(*[feed(arguments) for feed in feeds])
+        return [_ordered(to_tensor(a), order) for a, order in zip(results, orders)]
+
+    return run
+
+
+def _ordered(tensor: Any, order: tuple[int, ...]) -> Any:
+    return tensor if order == tuple(range(len(order))) else tensor.permute(order)
 
 
 def _needs_sizes(result: Result) -> bool:
@@ -88,8 +118,7 @@ def fresh_key() -> np.ndarray:
 
 def _result(result: Result, tensors: Sequence[Any], arguments: Sequence[Any], sizes: dict[str, int]) -> Any:
     if isinstance(result, ProgramResult):
-        tensor = tensors[result.index]
-        return tensor if result.order == tuple(range(len(result.order))) else tensor.permute(result.order)
+        return tensors[result.index]
     if isinstance(result, ArgumentResult):
         return arguments[result.index]
     if isinstance(result, ViewResult):

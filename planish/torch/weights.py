@@ -43,7 +43,7 @@ class WithWeights:
         self.guards: list[Guard] = []
         self.compiles = 0
 
-    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+    def __call__(self, arguments: Sequence[Any]) -> Sequence[Any]:
         program = self.program
         if program is None or not all(g.holds(arguments[g.index]) for g in self.guards):
             program = self.compiled(arguments)

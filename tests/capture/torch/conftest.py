@@ -79,6 +79,6 @@ def run(graph_of: Run) -> Run:
         settings = settings_of(None, {"strategy": strategy})
         with torch.no_grad():
             captured = translate(graph_of(function, tensors))
-            return TorchProgram(captured, compile_captured(captured, settings))(list(tensors))
+            return list(TorchProgram(captured, compile_captured(captured, settings))(list(tensors)))
 
     return call
