@@ -12,12 +12,14 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 def to_array(tensor: Any) -> np.ndarray:
     """The array over a CPU tensor's memory, with its strides; a copy where the tensor stands for other values
-    than its memory has (lazy conjugates and negatives)."""
+    than its memory has (lazy negatives, zeros without memory)."""
     import torch
 
     plain = tensor.detach() if tensor.requires_grad else tensor
     if plain.is_neg():
         plain = plain.resolve_neg()
+    if plain._is_zerotensor():
+        plain = plain.clone()
     if plain.dtype is torch.bfloat16:
         return plain.view(torch.int16).numpy().view(_BFLOAT16)
     return plain.numpy()
