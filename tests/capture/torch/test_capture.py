@@ -88,7 +88,6 @@ def test_symbols_have_ranges_and_hints(graph_of: Any) -> None:
         lambda: torch.randn(6, dtype=torch.bfloat16)[::2],
         lambda: torch.randn(3, 4)[1],
         lambda: torch._neg_view(torch.randn(3, 4)),
-        lambda: torch._efficientzerotensor((3, 4)),
     ],
 )
 def test_arguments_lie_anyhow(run: Any, same: Any, make: Any) -> None:
