@@ -17,6 +17,7 @@ _LAZY = {
     "compile": "planish.torch.entry:compile",
     "compile_graph": "planish.compiler:compile_graph",
     "errors": "planish.errors",
+    "explain": "planish.inspect.explain:explain",
     "freeze": "planish.api:freeze",
     "from_exported": "planish.torch.exported:from_exported",
     "get_num_threads": "planish.runtime.threads:get_num_threads",
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # the same table for type checkers and editors
     from planish.api import load_onnx as load_onnx
     from planish.api import make_graph as make_graph
     from planish.compiler import compile_graph as compile_graph
+    from planish.inspect.explain import explain as explain
     from planish.runtime.threads import get_num_threads as get_num_threads
     from planish.runtime.threads import set_num_threads as set_num_threads
     from planish.torch.entry import compile as compile

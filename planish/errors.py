@@ -79,6 +79,10 @@ class CacheWarning(UserWarning):
     """The disk cache can't be used; compilation goes on without it."""
 
 
+class RecompileWarning(UserWarning):
+    """A function that was compiled as often as its front end allows: other calls of it run in eager."""
+
+
 class LogsWarning(UserWarning):
     """A setting of the logs that can't be followed."""
 

@@ -18,6 +18,7 @@ from planish import knobs
 from planish.errors import LogsWarning
 
 CHANNELS = {
+    "graph_breaks": "where a torch program is cut: cause, the user's line, what to write instead",
     "recompiles": "why a function was compiled again: argument, old value, new value, and where",
     "guards": "what a compiled function relies on that is not among its arguments",
     "passes": "nodes before and after every pass, its time; with + the rules that fired",

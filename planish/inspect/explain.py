@@ -1,16 +1,20 @@
 """What the compiler did with a graph, as data.
 
-In: a `Compiled`. Out: an `Explanation`: every pass with the rules that fired, kernels before and after
-fusion, bytes moved before and after, memory naive, planned and at least, compile time by stage. Bytes and
-flops are those of the sizes in `hint`.
+In: a `Compiled`, or a function and arguments for it (torch's: torch_program.py). Out: an `Explanation`:
+every pass with the rules that fired, kernels before and after fusion, bytes moved before and after, memory
+naive, planned and at least, compile time by stage. Bytes and flops are those of the sizes in `hint`.
 """
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
-from typing import Any
+from typing import Any, overload
 
+from planish.api import Jitted, jit
 from planish.compiler import Compiled, Options
+from planish.errors import PlanishError
 from planish.ir import Graph, Node
 from planish.passes import PassRecord, run_pipeline
 from planish.schedule.measure import FREE, KernelRecord
@@ -81,11 +85,58 @@ class Explanation:
         return sum(self.ms.values())
 
 
-def explain(compiled: Compiled) -> Explanation:
-    """The explanation of a compiled graph.
+@overload
+def explain(what: Compiled) -> Explanation: ...
 
-    Without native code there is a kernel per op, and nothing to plan.
+
+@overload
+def explain(what: Callable[..., Any], **options: Any) -> Callable[..., Any]: ...
+
+
+def explain(what: Any, **options: Any) -> Any:
+    """What the compiler did.
+
+    explain(compiled)            of a compiled graph (`load_onnx`, `compile_graph`): its `Explanation`
+    explain(function)(*args)     of a function or module called with such arguments: a `TorchExplanation`
+                                 where torch's tensors are among them (graph breaks, recompiles, the share
+                                 that runs compiled), else the `Explanation` of the NumPy function
+    explain(exported)            of `from_exported`: its `Explanation`
+
+    options  those of `jit` or of torch.compile's backend: numerics, strategy, disable...
     """
+    compiled = what if isinstance(what, Compiled) else getattr(what, "compiled", None)
+    if isinstance(compiled, Compiled):
+        return explanation(compiled)
+    if not callable(what):
+        kind = type(what).__name__
+        raise PlanishError(f"explain takes a function, a module or a compiled graph, not {kind}")
+    return lambda *args, **keywords: explain_call(what, args, keywords, **options)
+
+
+def explain_call(
+    function: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any], **options: Any
+) -> Any:
+    """A `TorchExplanation` where torch's tensors or modules are involved, else an `Explanation`."""
+    if is_torch(function, args, keywords):
+        from planish.inspect.torch_program import explain_torch
+
+        return explain_torch(function, args, keywords, **options)
+    jitted = function if isinstance(function, Jitted) else jit(function, **options)
+    return explanation(jitted.lower(*args, **keywords).program)
+
+
+def is_torch(function: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
+    """Whether torch is loaded and a module or a tensor is among these."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    leaves = torch.utils._pytree.tree_leaves((args, dict(keywords)))
+    return isinstance(function, torch.nn.Module) or any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+
+
+def explanation(compiled: Compiled) -> Explanation:
+    """The explanation of a compiled graph. Without native code there is a kernel per op, and nothing to
+    plan."""
     report, captured = compiled.report, compiled.captured
     per_op = len(ops_that_move(captured))
     return Explanation(

@@ -5,6 +5,7 @@
     exported.py   planish.from_exported
     program.py    the call: tensors in, tensors out
     weights.py    parameters as constants, and their guards
+    watch.py      what torch says of breaks, recompiles and limits; breaks.py and recompiles.py read it
     settings.py   modes and options
 
 torch is loaded when one of them is called.
@@ -15,5 +16,8 @@ from __future__ import annotations
 from planish.torch.dynamo import backend
 from planish.torch.entry import compile
 from planish.torch.exported import ExportedProgram, from_exported
+from planish.torch.watch import listen
+
+listen()  # now: torch tells of a break before it calls a backend for the first time
 
 __all__ = ["ExportedProgram", "backend", "compile", "from_exported"]

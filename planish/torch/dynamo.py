@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from time import perf_counter
 from typing import Any
 
 from planish.capture.torch import Captured, decompositions, translate
 from planish.compiler import Compiled, compile_graph
+from planish.torch import watch
 from planish.torch.program import TorchProgram
 from planish.torch.settings import Settings, settings_of
 from planish.torch.weights import WithWeights
@@ -41,6 +43,7 @@ def compile_dynamo(module: Any, example_inputs: Sequence[Any], settings: Setting
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+    watch.on_compile()
     number = next(_numbers)
     compiler = aot_autograd(
         fw_compiler=lambda graph, inputs: compile_part(graph, settings, f"forward_{number}"),
@@ -54,7 +57,7 @@ def compile_dynamo(module: Any, example_inputs: Sequence[Any], settings: Setting
 
 def compile_part(graph: Any, settings: Settings, name: str) -> Callable[[list[Any]], Sequence[Any]]:
     """Forward or backward of a training step: parameters are arguments."""
-    return boxed(build(graph, settings, name, {}))
+    return watch.on_graph(name, graph, boxed(build(graph, settings, name, {})))
 
 
 def compile_inference(graph: Any, settings: Settings, name: str) -> Callable[[list[Any]], Sequence[Any]]:
@@ -63,7 +66,7 @@ def compile_inference(graph: Any, settings: Settings, name: str) -> Callable[[li
         return compile_part(graph, settings, name)
     names = {i: node.name for i, node in enumerate(graph.graph.nodes) if node.op == "placeholder"}
     program = WithWeights(lambda weights: build(graph, settings, name, weights), static, names)
-    return boxed(program)
+    return watch.on_graph(name, graph, boxed(program))
 
 
 def static_arguments(graph: Any) -> list[int]:
@@ -82,8 +85,11 @@ def static_arguments(graph: Any) -> list[int]:
 
 
 def build(graph: Any, settings: Settings, name: str, weights: Mapping[int, Any]) -> TorchProgram:
+    start = perf_counter()
     captured = translate(graph, name, weights, settings.host)
-    return TorchProgram(captured, compile_captured(captured, settings))
+    program = TorchProgram(captured, compile_captured(captured, settings))
+    watch.on_program(name, program, perf_counter() - start)
+    return program
 
 
 def compile_captured(captured: Captured, settings: Settings) -> Compiled:

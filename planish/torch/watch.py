@@ -1,0 +1,282 @@
+"""What Dynamo says while it captures, and what planish compiles of it, told to whoever asks.
+
+    breaks      torch's log artifact `graph_breaks`, heard by a handler on its loggers
+    recompiles  when planish is called to compile a function again, the guards that failed
+    limits      torch's warning that it gives up compiling a function
+    graphs      every graph planish compiled: its program, its calls, the time inside
+
+They go to the channels `graph_breaks` and `recompiles` of the logs (each break once), to a warning (a
+limit), and to every `Watch` that is open. `listen` is called when planish.torch is loaded and before every
+compile: torch's own set-up of its loggers may have undone it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import CodeType, FrameType
+from typing import Any
+
+from planish.errors import RecompileWarning
+from planish.logs import channel
+from planish.torch.breaks import Break, break_of
+from planish.torch.recompiles import Recompile, recompile_of
+
+BREAK_LOGGERS = ("symbolic_convert.__graph_breaks", "convert_frame.__graph_breaks")
+LIMIT_LOGGER = "convert_frame"
+CONVERT_FRAME = "torch._dynamo.convert_frame"
+
+REGION = "planish graph"  # the name of a compiled graph's calls in torch's profiler
+
+Run = Callable[[list[Any]], list[Any]]
+
+
+@dataclass
+class GraphRun:
+    """One compiled graph: its ATen calls, its program (None before a first call that folds weights), and what
+    its calls took."""
+
+    name: str
+    operators: int = 0
+    program: Any = None
+    compile_seconds: float = 0.0
+    calls: int = 0
+    seconds: float = 0.0
+    first_seconds: float = 0.0
+
+
+@dataclass
+class Watch:
+    """What was heard while it was open. With `marking`, calls of compiled graphs show in torch's profiler."""
+
+    compiles: int = 0
+
+    breaks: list[Break] = field(default_factory=list)
+    recompiles: list[Recompile] = field(default_factory=list)
+    limits: list[str] = field(default_factory=list)
+    graphs: dict[str, GraphRun] = field(default_factory=dict)
+    marking: bool = False
+
+
+_watches: list[Watch] = []
+_told: set[tuple[str, int, str, str]] = set()
+_lock = threading.Lock()
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Hear all that is captured and compiled inside the block, by any thread."""
+    listen()
+    watch = Watch()
+    with _lock:
+        _watches.append(watch)
+    try:
+        yield watch
+    finally:
+        with _lock:
+            _watches.remove(watch)
+
+
+def listen() -> None:
+    """Hear torch's loggers. They are found by name: torch need not be loaded."""
+    for name in BREAK_LOGGERS:
+        logger = _hear(name, _BREAKS)
+        if not logger.isEnabledFor(logging.DEBUG):  # not with TORCH_LOGS: heard here, but by nobody else
+            logger.setLevel(logging.DEBUG)
+            logger.propagate = False
+    _hear(LIMIT_LOGGER, _LIMITS)
+
+
+def _hear(name: str, handler: logging.Handler) -> logging.Logger:
+    logger = logging.getLogger(f"torch._dynamo.{name}")
+    if handler not in logger.handlers:
+        logger.addHandler(handler)
+    return logger
+
+
+class _Handler(logging.Handler):
+    """Hands a message to a function, if the frame that is being captured is compiled by planish."""
+
+    def __init__(self, take: Callable[[logging.LogRecord], None]):
+        super().__init__()
+        self.take = take
+
+    def emit(self, record: logging.LogRecord) -> None:
+        frame = captured_frame()
+        if frame is None or is_ours(frame.backend):
+            self.take(record)
+
+
+# --- graph breaks
+
+
+def _on_break(record: logging.LogRecord) -> None:
+    found = break_of(record.getMessage())
+    key = (found.file, found.line, found.cause, found.what)
+    for watch in _watches:
+        if key not in [(b.file, b.line, b.cause, b.what) for b in watch.breaks]:
+            watch.breaks.append(found)
+    if key not in _told:
+        _told.add(key)
+        channel("graph_breaks").info("%s", found)
+
+
+# --- recompiles
+
+
+@dataclass(frozen=True)
+class CapturedFrame:
+    """The function that Dynamo is capturing: its code, the scope of the call, the backend."""
+
+    code: CodeType
+    local: Mapping[str, Any]
+    world: Mapping[str, Any]
+    backend: Any
+
+    @property
+    def function(self) -> str:
+        """Its name: of a module's `forward`, with the class."""
+        first = self.local.get(next(iter(self.code.co_varnames), ""))
+        owner = self.local.get("fn", first)  # torch's `inner` holds the module that it calls as `fn`
+        if self.code.co_name in ("forward", "inner") and hasattr(owner, "forward"):
+            return f"{type(owner).__name__}.forward"
+        return self.code.co_name
+
+    @property
+    def place(self) -> str:
+        return f"{self.code.co_filename}:{self.code.co_firstlineno}"
+
+    def recompile(self, reason: str) -> Recompile:
+        """The record of a guard that failed for this call."""
+        scope = {**self.local, "L": self.local, "G": self.world}
+        return recompile_of(self.function, self.place, reason, scope)
+
+
+def captured_frame() -> CapturedFrame | None:
+    """The function that Dynamo is capturing in this thread: the arguments of its `_compile`, on the stack.
+    None outside, and where a version of torch calls them something else."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "_compile" and frame.f_globals.get("__name__") == CONVERT_FRAME:
+            found = frame.f_locals
+            names = ("code", "locals", "globals", "compiler_fn")
+            return CapturedFrame(*(found[n] for n in names)) if all(n in found for n in names) else None
+        frame = frame.f_back
+    return None
+
+
+def is_ours(backend: Any) -> bool:
+    """Whether a backend, unwrapped, is planish's."""
+    for _ in range(10):
+        if str(getattr(backend, "__module__", "")).partition(".")[0] == "planish":
+            return True
+        names = ("_torchdynamo_orig_backend", "_torchdynamo_orig_callable", "compiler_fn")
+        inner = next((getattr(backend, n) for n in names if hasattr(backend, n)), None)
+        if inner is None:
+            return False
+        backend = inner
+    return False
+
+
+def on_compile() -> None:
+    """Called when Dynamo gives a graph: tells why, if it has compiled this function before."""
+    listen()
+    for watch in _watches:
+        watch.compiles += 1
+    frame = captured_frame()
+    reason = _latest_failure(frame.code) if frame is not None else None
+    if frame is None or reason is None:
+        return
+    found = frame.recompile(reason)
+    for watch in _watches:
+        watch.recompiles.append(found)
+    channel("recompiles").info("%s", found)
+
+
+def _latest_failure(code: CodeType) -> str | None:
+    """The failure of the newest of the function's variants in this compile, if it is not the first."""
+    from torch._dynamo.utils import guard_failures
+    from torch._guards import CompileContext
+
+    now = CompileContext.current_compile_id()
+    variants = getattr(now, "frame_compile_id", 0) or 0
+    failures = guard_failures.get(code, [])[-variants:] if variants else []
+    return max(failures, key=_number_of_variant, default=None)
+
+
+def _number_of_variant(reason: str) -> int:
+    head = reason.partition(":")[0].strip("[]")
+    digits = head.partition("/")[2].partition("_")[0]
+    return int(digits) if digits.isdigit() else -1
+
+
+# --- limits
+
+
+def _on_limit(record: logging.LogRecord) -> None:
+    if not str(record.msg).startswith("torch._dynamo hit config.") or not isinstance(record.args, tuple):
+        return
+    limit, number, function, *rest = record.args
+    frame = captured_frame()
+    last = str(rest[0]) if rest else ""
+    if frame is not None:
+        function, last = f"{frame.function} ({frame.place})", frame.recompile(last).change
+    text = (
+        f"{function} has {number} compiled variants (torch._dynamo.config.{limit}): calls that fit none of "
+        f"them run in eager from now on. What changed last: {last}"
+    )
+    for watch in _watches:
+        watch.limits.append(text)
+    if frame is None:
+        warnings.warn(text, RecompileWarning, stacklevel=2)
+    else:
+        warnings.warn_explicit(text, RecompileWarning, frame.code.co_filename, frame.code.co_firstlineno)
+
+
+_BREAKS, _LIMITS = _Handler(_on_break), _Handler(_on_limit)
+
+
+# --- graphs
+
+
+def on_graph(name: str, graph: Any, run: Run) -> Run:
+    """Called with a graph's compiled form: that, with its calls counted and timed where a watch is open."""
+    calls = [n for n in graph.graph.nodes if n.op == "call_function" and "getitem" not in str(n.target)]
+    for watch in _watches:
+        entry = _graph(watch, name)
+        entry.operators = len(calls)
+        run = _counted(run, watch, entry)
+    return run
+
+
+def _counted(run: Run, watch: Watch, graph: GraphRun) -> Run:
+    from torch.profiler import record_function
+
+    def counted(arguments: list[Any]) -> list[Any]:
+        start = perf_counter()
+        try:
+            with record_function(REGION) if watch.marking else nullcontext():
+                return run(arguments)
+        finally:
+            seconds = perf_counter() - start
+            graph.first_seconds = graph.first_seconds if graph.calls else seconds
+            graph.calls, graph.seconds = graph.calls + 1, graph.seconds + seconds
+
+    counted._boxed_call = True  # type: ignore[attr-defined]
+    return counted
+
+
+def on_program(name: str, program: Any, seconds: float) -> None:
+    """Called when a graph's program is built."""
+    for graph in (_graph(watch, name) for watch in _watches):
+        graph.program, graph.compile_seconds = program, graph.compile_seconds + seconds
+
+
+def _graph(watch: Watch, name: str) -> GraphRun:
+    return watch.graphs.setdefault(name, GraphRun(name))
