@@ -16,7 +16,7 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -34,7 +34,7 @@ CONVERT_FRAME = "torch._dynamo.convert_frame"
 
 REGION = "planish graph"  # the name of a compiled graph's calls in torch's profiler
 
-Run = Callable[[list[Any]], list[Any]]
+Run = Callable[[list[Any]], Sequence[Any]]
 
 
 @dataclass
@@ -258,7 +258,7 @@ def on_graph(name: str, graph: Any, run: Run) -> Run:
 def _counted(run: Run, watch: Watch, graph: GraphRun) -> Run:
     from torch.profiler import record_function
 
-    def counted(arguments: list[Any]) -> list[Any]:
+    def counted(arguments: list[Any]) -> Sequence[Any]:
         start = perf_counter()
         try:
             with record_function(REGION) if watch.marking else nullcontext():
