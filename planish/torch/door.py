@@ -46,7 +46,7 @@ def output_orders(captured: Captured) -> list[tuple[int, ...]]:
     """For each output of the graph, which of its axes is the tensor's first, second..."""
     of = (getattr(result, "of", result) for result in captured.results)
     orders = {one.index: one.order for one in of if isinstance(one, ProgramResult)}
-    return [orders[i] for i in range(len(captured.graph.outputs))]
+    return [orders.get(i, tuple(range(o.ndim))) for i, o in enumerate(captured.graph.outputs)]
 
 
 def gives_outputs(captured: Captured) -> bool:

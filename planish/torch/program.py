@@ -16,9 +16,12 @@ import numpy as np
 from planish.capture.torch.captured import (
     ArgumentResult,
     Captured,
+    ComplexFeed,
+    ComplexResult,
     Feed,
     KeyFeed,
     NumberFeed,
+    NumberResult,
     ProgramResult,
     Result,
     SizeResult,
@@ -26,7 +29,7 @@ from planish.capture.torch.captured import (
     TensorFeed,
     ViewResult,
 )
-from planish.capture.torch.tensors import to_array, to_tensor
+from planish.capture.torch.tensors import to_array, to_complex, to_tensor
 from planish.compiler import Compiled
 from planish.torch.door import gives_outputs, open_door, output_orders
 from planish.types import evaluate_dim, is_static
@@ -90,6 +93,9 @@ def feeder(feed: Feed) -> Callable[[Sequence[Any]], np.ndarray]:
     """What takes an input of the graph from the arguments of a call."""
     if isinstance(feed, TensorFeed):
         return _tensor_feeder(feed)
+    if isinstance(feed, ComplexFeed):
+        taken, order = feed.index, feed.order
+        return lambda arguments: to_array(arguments[taken].permute(order).contiguous())
     if isinstance(feed, NumberFeed):
         index, dtype = feed.index, np.dtype(feed.dtype)
         return lambda arguments: np.asarray(arguments[index], dtype)
@@ -119,6 +125,10 @@ def fresh_key() -> np.ndarray:
 def _result(result: Result, tensors: Sequence[Any], arguments: Sequence[Any], sizes: dict[str, int]) -> Any:
     if isinstance(result, ProgramResult):
         return tensors[result.index]
+    if isinstance(result, ComplexResult):
+        return to_complex(tensors[result.index]).permute(result.order)
+    if isinstance(result, NumberResult):
+        return tensors[result.index].item()
     if isinstance(result, ArgumentResult):
         return arguments[result.index]
     if isinstance(result, ViewResult):

@@ -1,6 +1,12 @@
 """PyTorch programs, read into the graph IR: `translate(fx_module)` gives a `Captured`.
 
-    translate.py        the walk over the FX graph, its inputs and outputs
+    translate.py        the walk over the FX graph
+    inputs.py           its inputs; results.py its outputs; fx.py reads its nodes
+    supported.py        what can be translated
+    complex.py          complex numbers, as pairs
+    scalars.py          numbers that only the run knows
+    control.py          operators that take graphs
+    host.py             what torch runs
     call.py             an ATen call as its translation sees it, and the table of translations
     captured.py         what is captured: the graph, and how arguments and results lie at its ends
     promotion.py        torch's dtypes and its rule for mixed operands

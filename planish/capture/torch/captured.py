@@ -23,6 +23,14 @@ class TensorFeed:
 
 
 @dataclass(frozen=True)
+class ComplexFeed:
+    """Input: argument `index`, a complex tensor, its axes permuted by `order`, as pairs along a last one."""
+
+    index: int
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class NumberFeed:
     """Input: argument `index`, a Python number, as a scalar of `dtype` (NumPy's name)."""
 
@@ -42,12 +50,21 @@ class KeyFeed:
     """Input: a fresh key u32[2] for random numbers, drawn at each call from torch's generator."""
 
 
-Feed = TensorFeed | NumberFeed | SizesFeed | KeyFeed
+Feed = TensorFeed | ComplexFeed | NumberFeed | SizesFeed | KeyFeed
 
 
 @dataclass(frozen=True)
 class ProgramResult:
     """Output `index` of the graph, whose axes permuted by `order` are the value's."""
+
+    index: int
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ComplexResult:
+    """Output `index` of the graph, whose pairs of real and imaginary parts, the other axes permuted by
+    `order`, are the value's numbers."""
 
     index: int
     order: tuple[int, ...]
@@ -78,11 +95,20 @@ class SizeResult:
 
 
 @dataclass(frozen=True)
+class NumberResult:
+    """Output `index` of the graph, a scalar, as a Python number."""
+
+    index: int
+
+
+@dataclass(frozen=True)
 class NoneResult:
     """None."""
 
 
-Result = ProgramResult | ArgumentResult | ViewResult | SizeResult | NoneResult
+Result = (
+    ProgramResult | ComplexResult | ArgumentResult | ViewResult | SizeResult | NumberResult | NoneResult
+)
 
 
 @dataclass(frozen=True)

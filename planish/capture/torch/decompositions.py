@@ -14,7 +14,8 @@ from typing import Any
 from planish.capture.torch.call import find_translation
 
 # torch's decomposition gives other values than its kernel, or another order of random numbers.
-REFUSED: frozenset[str] = frozenset()
+# Some write in place.
+REFUSED = frozenset({"aten.complex.default", "aten.polar.default"})
 
 
 @lru_cache(maxsize=1)

@@ -9,17 +9,18 @@ on AOTAutograd's token, an empty tensor, which keeps them in order.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from planish.capture.torch.complex import Complex
 from planish.capture.torch.promotion import Number, foreign_dtypes
-from planish.capture.torch.tensors import to_array, to_tensor
+from planish.capture.torch.tensors import to_array, to_complex, to_tensor
 from planish.errors import UnsupportedOp
 from planish.ir import Node
-from planish.ops.host import HostFunction, host_function
+from planish.ops.host import HostFunction, host_function, stated_type
 from planish.ops.record import get_op
 from planish.types import DType, Expr, TensorType, dtype_of
 
@@ -44,13 +45,14 @@ def is_random(overload: Any) -> bool:
 
 
 def hosted(
-    overload: Any, arguments: Sequence[Any], results: Sequence[TensorType], keys: Sequence[Node]
+    overload: Any, arguments: Sequence[Any], results: Mapping[int, TensorType], keys: Sequence[Node]
 ) -> Any:
-    """The host op of a call; `arguments` are the schema's, in order."""
+    """The host op of a call; `arguments` are the schema's, in order, `results` those that something uses."""
     operands: list[Node] = []
     template = tuple(_template(a, operands) for a in arguments)
-    function = HostFunction("torch_call", (("overload", str(overload)), ("template", template)))
-    attributes = get_op("host").make_attributes({"function": function, "results": tuple(results)})
+    parameters = (("overload", str(overload)), ("template", template), ("used", tuple(results)))
+    function = HostFunction("torch_call", parameters)
+    attributes = get_op("host").make_attributes({"function": function, "results": tuple(results.values())})
     if not operands and not keys:
         raise UnsupportedOp(f"{overload} takes no tensor")
     return Node.apply_op(get_op("host"), [*operands, *keys], attributes)
@@ -65,12 +67,23 @@ def effect(overload: Any, arguments: Sequence[Any], token: Node) -> Node:
     return Node.apply_op(get_op("host"), [*operands, token], attributes)
 
 
+def said(number: Node, size: Expr) -> Node:
+    """The host op that says a size: the value of a scalar."""
+    attributes = {"function": HostFunction("sizes"), "results": (stated_type(size),)}
+    return Node.apply_op(get_op("host"), [number], get_op("host").make_attributes(attributes))
+
+
 def _template(value: Any, operands: list[Node]) -> Template:
-    if isinstance(value, (Node, Number)):
+    if isinstance(value, (Node, Number, Complex)):
         operands.append(value if isinstance(value, Node) else value.node)
-        return ("tensor" if isinstance(value, Node) else "number", len(operands) - 1)
+        kind = "tensor" if isinstance(value, Node) else type(value).__name__.lower()
+        return (kind, len(operands) - 1)
+    if isinstance(value, complex):
+        return ("pair", value.real, value.imag)
     if isinstance(value, DType):
         return ("dtype", value.name)
+    if str(value).startswith("torch.complex"):
+        return ("foreign", str(value).removeprefix("torch."))
     if isinstance(value, tuple):
         return ("list", *(_template(v, operands) for v in value))
     if isinstance(value, (*PLAIN, Expr)):
@@ -79,8 +92,13 @@ def _template(value: Any, operands: list[Node]) -> Template:
 
 
 @host_function("torch_call")
-def torch_call(*arrays: np.ndarray, overload: str, template: Template) -> Any:
-    """Run an overload by name."""
+def torch_call(*arrays: np.ndarray, overload: str, template: Template, used: tuple[int, ...]) -> Any:
+    """Run an overload by name, for some of its results."""
+    results = list(_flat(_called(arrays, overload, template)))
+    return tuple(_array(results[i]) for i in used)
+
+
+def _called(arrays: Sequence[np.ndarray], overload: str, template: Template) -> Any:
     import torch
 
     function = reduce(getattr, overload.split("."), torch.ops)
@@ -93,14 +111,13 @@ def torch_call(*arrays: np.ndarray, overload: str, template: Template) -> Any:
         else:
             given.append(value)
     with torch.no_grad():
-        results = function(*given, **{k: v for k, v in options.items() if v is not None})
-    return tuple(_array(r) for r in _flat(results) if r is not None)
+        return function(*given, **{k: v for k, v in options.items() if v is not None})
 
 
 @host_function("torch_effect")
 def torch_effect(*arrays: np.ndarray, overload: str, template: Template) -> Any:
     """Run an overload that gives nothing, and hand on the token."""
-    torch_call(*arrays[:-1], overload=overload, template=template)
+    _called(arrays[:-1], overload, template)
     return arrays[-1]
 
 
@@ -108,13 +125,27 @@ def _value(template: Template, tensors: Sequence[Any]) -> Any:
     kind, *rest = template
     if kind == "tensor":
         return tensors[rest[0]]
-    if kind == "number":
-        return tensors[rest[0]].item()
-    if kind == "dtype":
-        return foreign_dtypes()[dtype_of(rest[0])]
+    read = _READ.get(kind)
+    if read is not None:
+        return read(*rest, tensors)
     if kind == "list":
         return [_value(t, tensors) for t in rest]
     return rest[0] if kind == "value" else None
+
+
+def _foreign(name: str, tensors: Sequence[Any]) -> Any:
+    import torch
+
+    return getattr(torch, name)
+
+
+_READ: dict[str, Callable[..., Any]] = {
+    "number": lambda i, tensors: tensors[i].item(),
+    "complex": lambda i, tensors: to_complex(tensors[i]),
+    "pair": lambda real, imaginary, tensors: complex(real, imaginary),
+    "dtype": lambda name, tensors: foreign_dtypes()[dtype_of(name)],
+    "foreign": _foreign,
+}
 
 
 def _tensor(array: np.ndarray) -> Any:

@@ -382,6 +382,17 @@ def _triangle(call: Call, x: Node, offset: int, lower: bool) -> Node:
     return ops.select(kept, x, number(0, x.dtype))
 
 
+@translates("aten.resize.default", "aten.resize_as.default")
+def resize(call: Call, x: Node, *arguments: Any) -> Node:
+    """The first elements in another shape; what torch leaves uninitialised is zeros."""
+    flat, wanted = reshaped(x, (_count(x.shape),)), _count(call.shape)
+    if not (is_static(flat.shape[0]) and is_static(wanted)):
+        call.refuse("a resize of symbolic sizes is not supported")
+    more = max(wanted - flat.shape[0], 0)
+    kept = ops.pad(flat, number(0, x.dtype), low=(0,), high=(more,)) if more else sliced(flat, 0, 0, wanted)
+    return reshaped(kept, call.shape)
+
+
 # --- by places in memory
 
 @translates("aten.as_strided.default", "aten.as_strided_copy.default")

@@ -33,7 +33,7 @@ from planish.types import (
 
 @dataclass(frozen=True)
 class Number:
-    """A Python number that is known only at run time: a scalar node, of dtype i64 or f64."""
+    """A Python number that is known only at run time: a scalar node, of dtype i64, f64 or bool."""
 
     node: Node
 
@@ -65,6 +65,11 @@ def own_dtype(foreign: Any) -> DType:
     if found is None:
         raise UnsupportedDType(f"{foreign} is not among planish's dtypes")
     return found
+
+
+def part_dtype(foreign: Any) -> DType:
+    """Our dtype for one of torch's; of a complex one, its parts'. Raises UnsupportedDType."""
+    return own_dtype(foreign.to_real() if foreign.is_complex else foreign)
 
 
 @lru_cache(maxsize=1)

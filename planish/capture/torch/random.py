@@ -5,6 +5,7 @@ A seed gives the same numbers run to run, and every call other numbers; they are
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from planish.capture.torch.call import Call, as_node, broadcast, cast, number, translates
@@ -75,6 +76,15 @@ def bernoulli(call: Call, x: Node, *arguments: Any) -> Node:
 def _hits(call: Call, probability: Node) -> Node:
     unit = ops.random_uniform(call.key(), shape=call.shape, dtype=probability.dtype)
     return ops.lt(unit, probability)
+
+
+@translates("aten.geometric.default")
+def geometric(call: Call, x: Node, p: float, generator: Any) -> Node:
+    """The number of trials up to the first hit: ceil(log(u) / log(1 - p)) of a uniform u in (0, 1]."""
+    _refuse_generator(call, generator)
+    unit = 1 - ops.random_uniform(call.key(), shape=call.shape, dtype=FLOAT64)
+    trials = ops.ceil(ops.log(unit) / math.log1p(-p)) if p < 1 else broadcast(number(1, FLOAT64), call.shape)
+    return cast(ops.maximum(trials, 1), call.dtype)
 
 
 @translates("aten.native_dropout.default")

@@ -8,7 +8,7 @@ from operator import mul
 from typing import Any
 
 from planish.errors import UnsupportedOp
-from planish.types import Dim, symbol, symbols_of
+from planish.types import Dim, Expr, symbol, symbols_of
 from planish.types.dim import maximum, minimum
 
 FRESH = 8  # a size that nothing is known of, for choices
@@ -57,11 +57,22 @@ class Sizes:
             hint = getattr(env, "backed_var_to_val", None) or getattr(env, "var_to_val", {})
             if expr in hint:
                 self.symbols[name] = symbol(name, *_range(expr, env))
-            else:  # torch's upper limit does not always hold
-                self.symbols[name] = symbol(name)
-                self.fresh.add(name)
-            self.hints[name] = int(hint.get(expr, FRESH))
+            else:
+                self.fresh_symbol(name, _range(expr, env)[0])
+            self.hints.setdefault(name, int(hint.get(expr, FRESH)))
         return self.symbols[name]
+
+
+    def fresh_symbol(self, name: str, low: int = LEAST) -> Expr:
+        """A size, or a number, that depends on values. torch's upper limit does not always hold, nor does a
+        lower one above 0."""
+        if name not in self.symbols:
+            self.symbols[name] = symbol(name, 0 if low >= 0 else LEAST)
+            self.fresh.add(name)
+            self.hints[name] = FRESH
+        found = self.symbols[name]
+        assert isinstance(found, Expr)
+        return found
 
 
 def _range(expr: Any, env: Any) -> tuple[int, int | None]:

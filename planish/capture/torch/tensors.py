@@ -12,7 +12,8 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 def to_array(tensor: Any) -> np.ndarray:
     """The array over a CPU tensor's memory, with its strides; a copy where the tensor stands for other values
-    than its memory has (lazy negatives, zeros without memory)."""
+    than its memory has (lazy conjugates and negatives, zeros without memory). Complex numbers are pairs along
+    a last axis."""
     import torch
 
     plain = tensor.detach() if tensor.requires_grad else tensor
@@ -20,6 +21,8 @@ def to_array(tensor: Any) -> np.ndarray:
         plain = plain.resolve_neg()
     if plain._is_zerotensor():
         plain = plain.clone()
+    if plain.is_complex():
+        plain = torch.view_as_real(plain.resolve_conj())
     if plain.dtype is torch.bfloat16:
         return plain.view(torch.int16).numpy().view(_BFLOAT16)
     return plain.numpy()
@@ -40,3 +43,12 @@ def to_tensor(array: np.ndarray) -> Any:
     if array.dtype == _BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def to_complex(pairs: Any) -> Any:
+    """The complex tensor over the memory of one of pairs."""
+    import torch
+
+    if not pairs.numel():  # its strides may be any
+        pairs = pairs.new_empty(pairs.shape)
+    return torch.view_as_complex(pairs)
