@@ -8,7 +8,7 @@ not know, an interpreter or a torch without the interfaces that `planish.runtime
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from planish.capture.torch.captured import Captured, Feed, NumberFeed, ProgramResult, SizesFeed, TensorFeed
