@@ -40,19 +40,49 @@ def backend(
 
 
 def compile_dynamo(module: Any, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
+    """What Dynamo calls with the arguments of its graph: AOTAutograd's function; or, where that has nothing
+    to do before or after the call, the program itself."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     watch.on_compile()
     number = next(_numbers)
+    plain: list[Callable[..., Any]] = []
+
+    def compile_inference(graph: Any, inputs: Any) -> Callable[[list[Any]], Sequence[Any]]:
+        name = f"inference_{number}"
+        program = build_inference(graph, settings, name)
+        run = boxed(program)
+        watched = watch.on_graph(name, graph, run)
+        if watched is run and len(inputs) == len(example_inputs) and is_plain():
+            plain.append(unpacked(program))
+        return watched
+
     compiler = aot_autograd(
         fw_compiler=lambda graph, inputs: compile_part(graph, settings, f"forward_{number}"),
         bw_compiler=lambda graph, inputs: compile_part(graph, settings, f"backward_{number}"),
-        inference_compiler=lambda graph, inputs: compile_inference(graph, settings, f"inference_{number}"),
+        inference_compiler=compile_inference,
         partition_fn=min_cut_rematerialization_partition,
         decompositions=decompositions(),
     )
-    return compiler(module, example_inputs)
+    compiled = compiler(module, example_inputs)
+    return plain[0] if plain else compiled
+
+
+def is_plain() -> bool:
+    """Whether AOTAutograd only passes the call on: nothing is changed in place, no result is a view of an
+    argument or of another result, none has a size to be marked dynamic, none is of a tensor subclass."""
+    from torch._functorch._aot_autograd.schemas import SubclassCreationMeta
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    meta = None if context is None else context.fw_metadata
+    if meta is None or meta.num_mutated_inp_runtime_indices or meta.num_outputs_aliased:
+        return False
+    if meta.tokens or meta.dynamic_outputs or meta.grad_enabled_mutation is not None:
+        return False
+    kinds = (*meta.subclass_inp_meta, *meta.subclass_fw_graph_out_meta)
+    return not any(isinstance(kind, SubclassCreationMeta) for kind in kinds)
 
 
 def compile_part(graph: Any, settings: Settings, name: str) -> Callable[[list[Any]], Sequence[Any]]:
@@ -60,13 +90,12 @@ def compile_part(graph: Any, settings: Settings, name: str) -> Callable[[list[An
     return watch.on_graph(name, graph, boxed(build(graph, settings, name, {})))
 
 
-def compile_inference(graph: Any, settings: Settings, name: str) -> Callable[[list[Any]], Sequence[Any]]:
+def build_inference(graph: Any, settings: Settings, name: str) -> TorchProgram | WithWeights:
     static = static_arguments(graph) if settings.freeze else ()
     if not static:
-        return compile_part(graph, settings, name)
+        return build(graph, settings, name, {})
     names = {i: node.name for i, node in enumerate(graph.graph.nodes) if node.op == "placeholder"}
-    program = WithWeights(lambda weights: build(graph, settings, name, weights), static, names)
-    return watch.on_graph(name, graph, boxed(program))
+    return WithWeights(lambda weights: build(graph, settings, name, weights), static, names)
 
 
 def static_arguments(graph: Any) -> list[int]:
@@ -95,6 +124,17 @@ def build(graph: Any, settings: Settings, name: str, weights: Mapping[int, Any])
 def compile_captured(captured: Captured, settings: Settings) -> Compiled:
     hints = {n: size for n, size in captured.hints.items() if n in captured.graph.symbols()}
     return compile_graph(captured.graph, settings.options, hint=hints)
+
+
+def unpacked(program: TorchProgram | WithWeights) -> Callable[..., Sequence[Any]]:
+    """What takes the program's arguments one by one."""
+    if isinstance(program, TorchProgram) and program.is_direct:
+        return program.run
+
+    def run(*arguments: Any) -> Sequence[Any]:
+        return program(arguments)
+
+    return run
 
 
 def boxed(program: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
