@@ -62,7 +62,7 @@ def digamma(x: Any) -> Any:
     result = ops.log(w) - 0.5 / w - series
     for i in range(8):
         result = result - 1.0 / (z + float(i))
-    return ops.select(mirror, result - math.pi / ops.tan(x * math.pi), result)
+    return ops.select(mirror, result - math.pi / ops.tan((x - ops.trunc(x)) * math.pi), result)
 
 
 # --- arithmetic

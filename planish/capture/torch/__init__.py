@@ -16,24 +16,29 @@
     decompositions.py   which of torch's decompositions are used
 
 The translations are tables, overload -> our ops, in files by family: pointwise, movement, creation,
-reductions, contractions, normalization, indexing, convolution, pooling, attention, random. torch is loaded at
-the first call.
+reductions, contractions, normalization, indexing, selection, convolution, pooling, attention, random,
+special, gamma, bessel, orthogonal. torch is loaded at the first call.
 """
 
 from __future__ import annotations
 
 from planish.capture.torch import (
     attention,
+    bessel,
     contractions,
     convolution,
     creation,
+    gamma,
     indexing,
     movement,
     normalization,
+    orthogonal,
     pointwise,
     pooling,
     random,
     reductions,
+    selection,
+    special,
 )
 from planish.capture.torch.call import supported_overloads
 from planish.capture.torch.captured import Captured
@@ -44,17 +49,22 @@ from planish.capture.torch.translate import translate
 __all__ = [
     "Captured",
     "attention",
+    "bessel",
     "contractions",
     "convolution",
     "creation",
     "decompositions",
+    "gamma",
     "indexing",
     "movement",
     "normalization",
+    "orthogonal",
     "pointwise",
     "pooling",
     "random",
     "reductions",
+    "selection",
+    "special",
     "supported_overloads",
     "to_array",
     "to_tensor",

@@ -18,10 +18,11 @@ from planish.capture.torch.call import (
 )
 from planish.capture.torch.layouts import inverse
 from planish.capture.torch.movement import sliced
+from planish.capture.torch.selection import flattened, put_by_mask
 from planish.ir import Node
 from planish.ops.rules import ops, size_like
 from planish.ops.window import identity_of
-from planish.types import BOOL, INT64, broadcast_shapes
+from planish.types import BOOL, INT64, broadcast_shapes, element_count
 from planish.types.dim import Dim
 
 Indices = Sequence[Node | None]
@@ -108,10 +109,8 @@ def _stacked(rows: Sequence[Node]) -> Node:
 
 @translates("aten.index_put.default", "aten._unsafe_index_put.default")
 def index_put(call: Call, x: Node, indices: Indices, values: Node, accumulate: bool, *unsafe: Any) -> Node:
-    masks = [i for i in indices if i is not None and i.dtype is BOOL]
-    if masks and len(masks) == len(indices) == 1 and not accumulate and _is_one(values):
-        mask = reshaped(masks[0], (*masks[0].shape, *[1] * (x.ndim - masks[0].ndim)))
-        return ops.select(mask, reshaped(cast(values, x.dtype), ()), x)
+    if len(indices) == 1 and indices[0] is not None and indices[0].dtype is BOOL:
+        return put_by_mask(call, x, indices[0], cast(values, x.dtype), accumulate)
     axes, rows = _joint(call, x, indices)
     if call.overload == "aten.index_put.default":
         _check_all(call, x, indices)
@@ -132,8 +131,21 @@ def index_put(call: Call, x: Node, indices: Indices, values: Node, accumulate: b
     return transposed(written, inverse(front))
 
 
-def _is_one(x: Node) -> bool:
-    return all(d == 1 for d in x.shape)
+@translates("aten.take.default")
+def take(call: Call, x: Node, index: Node) -> Node:
+    """The elements at places of x flattened."""
+    check_range(call, index, element_count(x.shape), wraps=True)
+    return ops.take(flattened(x), index, axis=0)
+
+
+@translates("aten.put.default")
+def put(call: Call, x: Node, index: Node, source: Node, accumulate: bool) -> Node:
+    """x with the elements at places of it flattened replaced, or added to."""
+    check_range(call, index, element_count(x.shape), wraps=True)
+    rows = reshaped(cast(index, INT64), (element_count(index.shape), 1))
+    how = "add" if accumulate else "none"
+    written = ops.scatter_nd(flattened(x), rows, flattened(cast(source, x.dtype)), reduction=how)
+    return reshaped(written, x.shape)
 
 
 @translates("aten.scatter.src", "aten.scatter.value", "aten.scatter_add.default")
@@ -158,6 +170,16 @@ def scatter_reduce(call: Call, x: Node, axis: int, index: Node, source: Node, re
     kind = _REDUCTIONS[reduction]
     start = x if own else _scattered(call, x, axis, index, identity_of(_WINDOWED[kind], x.dtype), "none")
     return _scattered(call, start, axis, index, source, kind)
+
+
+@translates("aten.index_reduce.default")
+def index_reduce(call: Call, x: Node, axis: int, index: Node, source: Node, reduction: str,
+                 own: bool) -> Node:
+    """scatter_reduce with one index for each row of the source."""
+    axis = axis_of(axis, x.ndim)
+    rows = tuple(d if i == axis else 1 for i, d in enumerate(source.shape))
+    spread = broadcast(reshaped(index, rows), source.shape)
+    return scatter_reduce(call, x, axis, spread, source, reduction, own)
 
 
 _WINDOWED = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}

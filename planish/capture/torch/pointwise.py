@@ -6,6 +6,7 @@ are computed in float32 and rounded once, as torch's kernels do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -210,6 +211,14 @@ def sign(call: Call, x: Node) -> Node:
     zero, one = number(0, x.dtype), number(1, x.dtype)
     below = ops.neg(one) if x.dtype.kind != "uint" else zero
     return ops.select(ops.gt(x, zero), one, ops.select(ops.lt(x, zero), below, zero))
+
+
+@translates("aten.angle.default")
+def angle(call: Call, x: Node) -> Node:
+    """Of a real number: 0, or pi of a negative one; NaN stays."""
+    y = cast(x, call.dtype)
+    turned = ops.select(ops.lt(y, number(0, y.dtype)), number(math.pi, y.dtype), number(0, y.dtype))
+    return ops.select(ops.is_nan(y), y, turned)
 
 
 # --- choices and questions

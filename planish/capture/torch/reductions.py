@@ -230,7 +230,16 @@ def median_along(call: Call, x: Node, axis: int, keepdims: bool) -> tuple[Node, 
     if not x.ndim:
         return x, number(0, INT64)
     axis = axis_of(axis, x.ndim)
-    return _ranked(call, x, axis, _middle(x, axis))
+    return _ranked(call, x, axis, _with_nans(x, axis, _middle(x, axis)))
+
+
+@translates("aten.nanmedian.dim")
+def nanmedian_along(call: Call, x: Node, axis: int, keepdims: bool) -> tuple[Node, ...]:
+    """The median of what is not NaN; NaN where all is."""
+    if not x.ndim:
+        return x, number(0, INT64)
+    axis = axis_of(axis, x.ndim)
+    return _ranked(call, x, axis, _middle_number(x, axis))
 
 
 @translates("aten.median.default")
@@ -239,6 +248,22 @@ def median_all(call: Call, x: Node) -> Node:
     order = ops.argsort(flat, axis=0)
     at = _with_nans(flat, 0, _middle(flat, 0))
     return reshaped(ops.take(flat, ops.take(order, at, axis=0), axis=0), ())
+
+
+@translates("aten.nanmedian.default")
+def nanmedian_all(call: Call, x: Node) -> Node:
+    flat = reshaped(x, (element_count(x.shape),))
+    index = ops.take(ops.argsort(flat, axis=0), _middle_number(flat, 0), axis=0)
+    return reshaped(ops.take(flat, index, axis=0), ())
+
+
+def _middle_number(x: Node, axis: int) -> Node:
+    """The lower middle place among the numbers, which stand before the NaNs."""
+    if not x.dtype.is_float:
+        return _middle(x, axis)
+    numbers = cast(ops.logical_not(ops.is_nan(x)), INT64)
+    count = ops.reduce_sum(numbers, axes=(axis,), keepdims=x.ndim > 1)
+    return ops.maximum(ops.floor_div(count - 1, number(2, INT64)), number(0, INT64))
 
 
 def _middle(x: Node, axis: int) -> Node:
@@ -259,7 +284,7 @@ def _ranked(call: Call, x: Node, axis: int, place: Node) -> tuple[Node, ...]:
     axis = axis_of(axis, x.ndim)
     order = ops.argsort(x, axis=axis, descending=False)
     shape = tuple(1 if i == axis else d for i, d in enumerate(x.shape))
-    at = broadcast(_with_nans(x, axis, place) if "median" in call.overload else place, shape)
+    at = broadcast(place, shape)
     index = ops.take_along(order, at, axis=axis)
     value = ops.take_along(x, index, axis=axis)
     return tuple(reshaped(r, t.shape) for r, t in zip((value, index), call.types) if t is not None)

@@ -25,7 +25,7 @@ from planish.torch.program import TorchProgram
 from planish.torch.settings import Settings
 
 UNSPECIFIED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
-TIED = ("sort", "topk", "kthvalue")  # of equal elements, any index will do
+TIED = ("sort", "topk", "kthvalue", "mode")  # of equal elements, any index will do
 
 Function = Callable[..., list[Any]]
 
