@@ -75,10 +75,10 @@ def run(graph_of: Run) -> Run:
     from planish.torch.program import TorchProgram
     from planish.torch.settings import settings_of
 
-    def call(function: Run, *tensors: Any, strategy: str = "native") -> list[Any]:
+    def call(function: Run, *tensors: Any, strategy: str = "native", host: bool = True) -> list[Any]:
         settings = settings_of(None, {"strategy": strategy})
         with torch.no_grad():
-            captured = translate(graph_of(function, tensors))
+            captured = translate(graph_of(function, tensors), host=host)
             return list(TorchProgram(captured, compile_captured(captured, settings))(list(tensors)))
 
     return call
