@@ -11,7 +11,7 @@ from typing import Any
 
 from planish.ir.graph import Graph, topological
 from planish.ir.node import Node
-from planish.ops.structure import Content
+from planish.ops.content import Content
 from planish.types import Expr, Symbol, TensorType, symbols_of
 
 

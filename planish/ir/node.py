@@ -15,9 +15,9 @@ import numpy as np
 
 from planish.errors import TypeRuleError
 from planish.ops.algebra import Algebra
+from planish.ops.content import Content
 from planish.ops.host_text import is_on_text, on_text
 from planish.ops.record import NoAttributes, Op, Types, get_op
-from planish.ops.structure import Content
 from planish.types import DType, Shape, TensorType
 
 
@@ -109,7 +109,12 @@ def _number(op: Op, value: Any, dtype: DType) -> Node:
 def constant(value: Any, dtype: DType | None = None) -> Node:
     """A constant tensor. The array is kept (not copied) and must not be written to afterwards."""
     array = np.asarray(value, None if dtype is None else dtype.numpy)
-    return make_node(get_op("constant"), (), Content.of(array))
+    return constant_of(Content.of(array))
+
+
+def constant_of(content: Content) -> Node:
+    """A constant tensor of this content."""
+    return make_node(get_op("constant"), (), content)
 
 
 def input_node(name: str, type_: TensorType) -> Node:

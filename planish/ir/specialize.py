@@ -8,7 +8,7 @@ from typing import Any
 from planish.errors import ShapeError
 from planish.ir.graph import Graph
 from planish.ir.node import Node, input_node, make_node
-from planish.ops.structure import Content
+from planish.ops.content import Content
 from planish.types import Dim, Expr, Symbol, TensorType, evaluate_dim, substitute, symbols_of
 
 

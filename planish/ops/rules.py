@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from planish.errors import TypeRuleError
+from planish.ops.content import Content
 from planish.ops.record import NoAttributes, Op, Sample, Types, get_op, register
-from planish.ops.structure import Content
 from planish.types import (
     BFLOAT16,
     BOOL,

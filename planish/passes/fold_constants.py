@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
-from planish.ir import Graph, Node, constant, interpret
-from planish.ir.node import make_node
+from planish.ir import Graph, Node, constant
+from planish.ir.node import constant_of, make_node
+from planish.ops.content import Content, ask, derivation
+from planish.ops.record import get_op
 from planish.ops.rules import ops
 from planish.passes.protocol import Context
-from planish.rewrite import uniform_value
 from planish.types import Expr, element_count, evaluate_dim
 
 FREE_BYTES = 64 << 10       # a folded constant of this size costs nothing worth counting
@@ -39,13 +41,14 @@ class FoldConstants:
 
 @dataclass
 class _Folder:
-    """Values of nodes that hang on constants alone, and the bytes of the constants they hang on."""
+    """The bytes of the constants that nodes hang on which hang on constants alone, and what they hold."""
 
     source_bytes: dict[Node, int] = field(default_factory=dict)
+    contents: dict[Node, Content] = field(default_factory=dict)
 
     def step(self, node: Node, uses: Mapping[Node, int]) -> tuple[Node, str] | None:
         if self.hangs_on_constants(node) and self.is_worth(node, max(FREE_BYTES, self.source_bytes[node])):
-            return _compact(evaluate(node), node), node.op.name
+            return self.folded(node), node.op.name
         return self.with_weights(node) if node.op.has("contraction") else None
 
     def is_worth(self, node: Node, most: int) -> bool:
@@ -53,7 +56,7 @@ class _Folder:
 
     def with_weights(self, node: Node) -> tuple[Node, str] | None:
         """The contraction with operands that hang on constants computed."""
-        operands = tuple(_compact(evaluate(o), o) if self.is_weight(o) else o for o in node.operands)
+        operands = tuple(self.folded(o) if self.is_weight(o) else o for o in node.operands)
         if operands == node.operands:
             return None
         return make_node(node.op, operands, node.attributes), "weights"
@@ -63,10 +66,39 @@ class _Folder:
             return False
         return self.is_worth(node, WEIGHT_GROWTH * self.source_bytes[node])
 
+    def folded(self, node: Node) -> Node:
+        """A node as a constant; where all elements are one number, a scalar that is broadcast. What follows
+        from single numbers is computed now, as they may be looked at by every rule."""
+        content = self.content(node)
+        if content.is_known:
+            content = Content.of(content.value, is_known=True)
+        number = ask("uniform", content) if content.type.size != 1 else None
+        if number is not None and number == number:  # NaNs differ in their bits
+            return ops.broadcast_to(constant(number, node.dtype), shape=node.shape)
+        return constant_of(content)
+
+    def content(self, node: Node) -> Content:
+        """What a node holds that hangs on constants."""
+        waiting = [node]
+        while waiting:
+            one = waiting[-1]
+            missing = [o for o in one.operands if o not in self.contents]
+            if missing:
+                waiting += missing
+            else:
+                self.contents[waiting.pop()] = self.derived(one)
+        return self.contents[node]
+
+    def derived(self, node: Node) -> Content:
+        if node.op.name == "constant":
+            return node.attributes
+        sources = [self.contents[o] for o in node.operands]
+        return Content.derived("op", (node.op.name, *_values(node.attributes)), sources, node.tensor)
+
     def hangs_on_constants(self, node: Node) -> bool:
         """Notes the bytes of the constants under `node` where only constants and iotas are under it."""
         if node.op.name == "constant":
-            self.source_bytes[node] = node.attributes.array.nbytes
+            self.source_bytes[node] = node.attributes.nbytes
             return False
         static = not isinstance(node.type, tuple) and node.type.is_static
         if not static or not _is_known(node) or UNFOLDED & node.op.traits or _bytes(node) > COMPUTE_BYTES:
@@ -79,21 +111,20 @@ class _Folder:
 
 def _is_known(node: Node) -> bool:
     """Whether no attribute is a size known only at run time."""
-    values = (getattr(node.attributes, f.name) for f in fields(node.attributes))
+    values = _values(node.attributes)
     return not any(isinstance(d, Expr) for v in values for d in (v if isinstance(v, tuple) else (v,)))
 
 
-def evaluate(node: Node) -> np.ndarray:
-    """The value of a node under which there are only constants."""
-    return interpret(Graph((), (node,)), ())[0]
+@derivation("op")
+def evaluate_op(parameters: tuple[Any, ...], *arrays: np.ndarray) -> np.ndarray:
+    """(name of an op, *its attributes): the op's own meaning."""
+    op = get_op(parameters[0])
+    result = op.evaluate(op.attributes(*parameters[1:]), *arrays)
+    return np.ascontiguousarray(result).reshape(result.shape)
 
 
-def _compact(array: np.ndarray, node: Node) -> Node:
-    """As a constant; where all elements are one number, a scalar that is broadcast."""
-    made = constant(np.ascontiguousarray(array).reshape(array.shape))
-    if array.size > 1 and uniform_value(made) is not None:
-        return ops.broadcast_to(constant(array.reshape(-1)[0]), shape=node.shape)
-    return made
+def _values(attributes: Any) -> tuple[Any, ...]:
+    return tuple(getattr(attributes, f.name) for f in fields(attributes))
 
 
 def _bytes(node: Node) -> int:

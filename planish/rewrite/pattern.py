@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from numbers import Number
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from planish.ir import Node
 from planish.ops.algebra import Algebra
+from planish.ops.content import ask
 from planish.ops.record import OPS, Op
-from planish.types import python_number
 
 SEEN_THROUGH = frozenset({"broadcast_to", "reshape"})  # a number matches a constant under these
 Bound = dict[str, Any]  # what the names of a pattern stand for: a node, or a tuple of nodes for `several`
@@ -288,24 +287,8 @@ def describe(node: Node) -> str:
     return f"{node.op.name} of {', '.join(map(str, types))}"
 
 
-_uniform: WeakKeyDictionary[Node, Any] = WeakKeyDictionary()
-
-
 def uniform_value(node: Node) -> Any:
     """The Python number that all elements of a constant are (its bits everywhere the same), else None."""
     while node.op.name in SEEN_THROUGH:
         node = node.operands[0]
-    if node.op.name != "constant":
-        return None
-    if node not in _uniform:
-        _uniform[node] = _uniform_value(node.attributes.array)
-    return _uniform[node]
-
-
-def _uniform_value(array: Any) -> Any:
-    flat = array.reshape(-1)
-    if not flat.size or flat[:1].tobytes() != flat[-1:].tobytes():
-        return None
-    if flat.size > 1 and flat.tobytes() != flat[:1].tobytes() * flat.size:
-        return None
-    return python_number(flat[0])
+    return ask("uniform", node.attributes) if node.op.name == "constant" else None

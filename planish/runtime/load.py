@@ -5,11 +5,13 @@ from planish import types
 from planish.codegen.llvm.native import NativeCode
 from planish.runtime.blob import Blob
 from planish.runtime.cache import cached_blob
+from planish.runtime.constants import arrays_of
 from planish.runtime.link import link
 from planish.runtime.loader import LoadedCode
 from planish.runtime.native import runtime
 from planish.runtime.program import NativeProgram
 from planish.runtime.spec import ArraySpec, Dim, DimRef, ProgramSpec
+from planish.runtime.threads import get_num_threads
 from planish.types import TensorType, is_static
 
 LONG = 1 << 20  # bytes of arguments from which a call lets other Python threads run
@@ -27,7 +29,8 @@ def load_program(code: NativeCode, threads: int = 0) -> tuple[NativeProgram, boo
 
     blob = cached_blob(code.key, compile_now)
     loaded = LoadedCode(blob, runtime().provided)
-    return NativeProgram(loaded, spec_of(code), code.constants, threads), not made
+    constants = arrays_of(code.program.contents, threads or get_num_threads())
+    return NativeProgram(loaded, spec_of(code), constants, threads), not made
 
 
 def spec_of(code: NativeCode) -> ProgramSpec:

@@ -19,7 +19,7 @@ import numpy as np
 
 from planish.codegen.llvm.version import generator_version
 from planish.errors import LinkError
-from planish.runtime import cache, entry, memory, pool, tables, tensors, threads
+from planish.runtime import cache, entry, memory, packing, pool, tables, tensors, threads
 from planish.runtime.blob import Blob
 from planish.runtime.link import link
 from planish.runtime.loader import RUNTIME_NAMES, LoadedCode
@@ -157,7 +157,7 @@ def _generate(machine: str, head: int) -> Blob:
     from planish.codegen.llvm.emit import emit_object
 
     modules = (pool.ir(machine), memory.ir(machine), entry.ir(machine, head),
-               tensors.ir(machine, head))
+               tensors.ir(machine, head), packing.ir(pool.WORDS[machine].triple))
     return link([emit_object(text, pool.WORDS[machine].triple, passes="full") for text in modules])
 
 

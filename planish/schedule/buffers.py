@@ -3,29 +3,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from planish.ir.node import Node
+from planish.ops.content import Content
 from planish.schedule.kernel import Buffer
 from planish.types import Dim
 
 
 @dataclass
 class Buffers:
-    """`of` has the buffers of graph nodes; `constants` the arrays of those that are constant; `scratch`
+    """`of` has the buffers of graph nodes; `constants` what those hold that are constant; `scratch`
     buffers that belong to no node (packed operands); `views` says which buffer's memory another name looks
     at; `slices` which are pieces of a buffer, at an offset in bytes that a loop's counter moves."""
 
     of: dict[Node, Buffer]
     views: dict[str, str] = field(default_factory=dict)
-    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    constants: dict[str, Content] = field(default_factory=dict)
     scratch: list[Buffer] = field(default_factory=list)
     slices: dict[str, tuple[str, Dim]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node, buffer in self.of.items():
             if node.op.name == "constant":
-                self.constants.setdefault(buffer.name, node.attributes.array)
+                self.constants.setdefault(buffer.name, node.attributes)
 
     @property
     def by_name(self) -> dict[str, Buffer]:
@@ -51,9 +50,9 @@ class Buffers:
         self.constants |= inner.constants
         self.slices |= inner.slices
 
-    def add(self, buffer: Buffer, array: np.ndarray | None = None) -> Buffer:
-        """Enter a buffer no node owns; with an array, a constant."""
+    def add(self, buffer: Buffer, content: Content | None = None) -> Buffer:
+        """Enter a buffer no node owns; with a content, a constant."""
         self.scratch.append(buffer)
-        if array is not None:
-            self.constants[buffer.name] = array
+        if content is not None:
+            self.constants[buffer.name] = content
         return buffer

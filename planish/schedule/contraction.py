@@ -13,14 +13,12 @@ filled up with 0.
 """
 from __future__ import annotations
 
-import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
-import numpy as np
-
-from planish.schedule import steps
+from planish.ops.content import Content
+from planish.schedule import packing, steps
 from planish.schedule.access import Access, stride_along
 from planish.schedule.buffers import Buffers
 from planish.schedule.choose import schedule_loops
@@ -321,8 +319,6 @@ def _widened(kernel: Kernel, roles: Roles, buffers: Buffers, machine: Machine,
     return kernel, roles, [schedule_loops(widening, machine, hint)]
 
 
-HUGE_PAGE = 2 << 20
-
 UNROLL = 4  # steps of k in one trip
 
 
@@ -339,18 +335,18 @@ def _packed(kernel: Kernel, roles: Roles, tile: RegisterTile, extent: dict[str, 
     *outer, deepest = (extent[a] for a in roles.k)
     shape = (*(extent[a] for a in batch), panels, *outer, *_panel_row(deepest, width, pair))
     source = roles.rhs.buffer
-    array = buffers.constants.get(buffers.owner(source.name))
-    prepacked = array is not None and not batch and "prepack" not in disable
+    content = buffers.constants.get(buffers.owner(source.name))
+    prepacked = content is not None and not batch and "prepack" not in disable
     # What is packed anew is widened on the way; constants stay as narrow as they are, for memory is slower.
     dtype = source.dtype if prepacked or parts.in_pairs else parts.sum.dtype
     packed = Buffer(f"{source.name}_panels{len(buffers.scratch)}", TensorType(dtype, shape))
-    if array is not None and prepacked:
-        buffers.add(packed, pack_array(array, roles, extent, width, pair))
+    if content is not None and prepacked:
+        buffers.add(packed, packed_content(content, roles, extent, width, pair))
         before = []
     else:
         buffers.add(packed)
-        packing = _pack_kernel(kernel.name, roles, batch, packed, extent, width, pair)
-        before = [schedule_loops(packing, machine, hint)]
+        kernel_of_packing = _pack_kernel(kernel.name, roles, batch, packed, extent, width, pair)
+        before = [schedule_loops(kernel_of_packing, machine, hint)]
     n = next(a for a in kernel.shared if a.name == roles.n).symbol
     at = {a.name: a.symbol for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
     *outer, deepest = (at[a] for a in roles.k)
@@ -400,69 +396,16 @@ def _pack_kernel(name: str, roles: Roles, batch: tuple[str, ...], packed: Buffer
     return Kernel(f"{name}_pack", shared, (stage,), (roles.rhs.buffer,), (packed,), ops=("pack",))
 
 
-def pack_array(array: np.ndarray, roles: Roles, extent: dict[str, Dim], width: int, pair: int) -> np.ndarray:
-    """The packed constant: panels [panel, k..., lane], zero beyond the last column; in pairs,
-    [panel, k..., k / 2, lane, 2]."""
-    array = np.ascontiguousarray(array)
+def packed_content(content: Content, roles: Roles, extent: dict[str, Dim], width: int, pair: int) -> Content:
+    """The panels of a constant right operand."""
     access = Access(roles.rhs.buffer, roles.rhs.index)
     axes = (roles.n, *roles.k)
     start = _known(substitute(roles.rhs.buffer.offset(own_dims(roles.rhs)), dict.fromkeys(axes, 0)))
-    strides = [_known(stride_along(access, a)) * array.itemsize for a in axes]
-    sizes = [_known(extent[a]) for a in axes]
-    view = np.lib.stride_tricks.as_strided(array.reshape(-1)[start:], sizes, strides, writeable=False)
-    panels = -(-sizes[0] // width)
-    if pair > 1:
-        row = map(_known, _panel_row(sizes[-1], width, pair))
-        result = _aligned((panels, *sizes[1:-1], *row), array.dtype)
-        _pack_pairs(view, result)
-    else:
-        result = _aligned((panels, *sizes[1:], width), array.dtype)
-        _pack_rows(array, view, result, start, strides)
-    result.flags.writeable = False
-    return result
-
-
-def _pack_rows(array: np.ndarray, view: np.ndarray, result: np.ndarray, start: int,
-               strides: Sequence[int]) -> None:
-    """Fill panels [panel, k..., lane] from a view [n, k...] of an array that begins at element `start`."""
-    panels, width = result.shape[0], result.shape[-1]
-    whole = view.shape[0] // width
-    if strides[0] == array.itemsize:  # a panel's row is one run of bytes: copied as one element
-        run = np.dtype((np.void, width * array.itemsize))
-        first, apart = start * array.itemsize, (run.itemsize, *strides[1:])
-        rows = np.ndarray((whole, *view.shape[1:]), run, array, first, apart)
-        result[:whole].view(run)[..., 0] = rows
-    else:
-        body = view[:whole * width].reshape(whole, width, *view.shape[1:])
-        result[:whole] = np.moveaxis(body, 1, -1)
-    if whole < panels:
-        columns = view.shape[0] - whole * width
-        result[whole, ..., :columns] = np.moveaxis(view[whole * width:], 0, -1)
-        result[whole, ..., columns:] = 0
-
-
-def _pack_pairs(view: np.ndarray, result: np.ndarray) -> None:
-    """Fill panels [panel, k..., k / 2, lane, 2] from a view [n, k...]."""
-    panels, *outer, halves, width, pair = result.shape
-    whole = np.zeros((panels * width, *outer, halves * pair), view.dtype)
-    whole[tuple(map(slice, view.shape))] = view
-    result[...] = np.moveaxis(whole.reshape(panels, width, *outer, halves, pair), 1, -2)
+    strides = tuple(_known(stride_along(access, a)) for a in axes)
+    return packing.packed(content, start, tuple(_known(extent[a]) for a in axes), strides, width, pair)
 
 
 def _known(size: Dim | None) -> int:
     """A size of a constant's, which are all static."""
     assert is_static(size)
     return size
-
-
-def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array that starts on a cache line, as the runtime wants constants; a large one in huge
-    pages, which fault and miss less."""
-    size = prod(shape) * dtype.itemsize
-    if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        memory.madvise(mmap.MADV_HUGEPAGE)
-        return np.frombuffer(memory, dtype).reshape(shape)
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start:start + size].view(dtype).reshape(shape)

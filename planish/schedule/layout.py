@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
-import numpy as np
-
 from planish.schedule import steps
 from planish.schedule.access import Access, stride_along
 from planish.schedule.buffers import Buffers
@@ -32,6 +30,7 @@ from planish.schedule.kernel import (
     walk,
 )
 from planish.schedule.kernel import stage_values as values_of
+from planish.schedule.packing import transposed
 from planish.schedule.rebuild import Rebuilder, rebuild_kernel, replace_buffers
 from planish.schedule.scalars import hinted, is_dim
 from planish.types import Dim, is_static, symbols_of
@@ -205,8 +204,7 @@ def _with_constants_along(kernel: Kernel, buffers: Buffers) -> Kernel:
 
 
 def _laid_constant(buffers: Buffers, name: str, order: tuple[int, ...]) -> Buffer:
-    array = np.ascontiguousarray(buffers.constants[name].transpose(order))
-    array.flags.writeable = False
     old = buffers.by_name[name]
-    made = Buffer(f"{name}_laid{len(buffers.scratch)}", old.type.with_shape(array.shape))
-    return buffers.add(made, array)
+    type_ = old.type.with_shape([old.type.shape[k] for k in order])
+    made = Buffer(f"{name}_laid{len(buffers.scratch)}", type_)
+    return buffers.add(made, transposed(buffers.constants[name], order))

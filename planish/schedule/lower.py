@@ -133,7 +133,7 @@ class Lowering:
         """A buffer for a result that is a constant."""
         while node.op.name == "reshape":
             node = node.operands[0]
-        return inside.add(Buffer(f"{self.new_prefix()}c", node.tensor), node.attributes.array).name
+        return inside.add(Buffer(f"{self.new_prefix()}c", node.tensor), node.attributes).name
 
     def copy(self, source: str, target: str, type_: TensorType, buffers: Buffers) -> Step:
         """A launch that copies a buffer to another."""

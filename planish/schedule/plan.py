@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count, product
 
 from planish.ir.graph import Graph
+from planish.ops.content import Content
 from planish.schedule.buffers import Buffers
 from planish.schedule.kernel import Kernel, Load, Stage, stage_values, walk
 from planish.schedule.program import (
@@ -126,7 +127,7 @@ class _Planner:
             waiting = {self.bases[n] for n in waiting if n in self.bases}
         return found
 
-    def fixed_places(self, steps: Sequence[Step]) -> tuple[list[Place], list]:
+    def fixed_places(self, steps: Sequence[Step]) -> tuple[list[Place], list[Content]]:
         places = [Place(self.buffers.of[n], "input", i) for i, n in enumerate(self.graph.inputs)]
         places += [Place(self.buffers.of[n], "output", i) for i, n in enumerate(self.graph.outputs)]
         used = {base_of(name, self.bases) for s in every_step(steps) for name in (*s.reads, *s.writes)}

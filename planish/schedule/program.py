@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from planish.ops.content import Content
 from planish.schedule.kernel import Buffer, Kernel
 from planish.types import Dim, Symbol
 
@@ -171,9 +172,14 @@ class Program:
     outputs: tuple[str, ...]
     buffers: tuple[Place, ...]
     steps: tuple[Step, ...]
-    constants: tuple[np.ndarray, ...] = ()
+    contents: tuple[Content, ...] = ()
     symbols: tuple[Symbol, ...] = ()
     arena_bytes: Dim = 0
+
+    @property
+    def constants(self) -> tuple[np.ndarray, ...]:
+        """The arrays of the constants."""
+        return tuple(c.array for c in self.contents)
 
     @property
     def places(self) -> dict[str, Place]:

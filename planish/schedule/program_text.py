@@ -41,6 +41,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from planish.errors import ParseError
+from planish.ops.content import Content
 from planish.schedule.expression import Scope
 from planish.schedule.kernel import Kernel
 from planish.schedule.program import (
@@ -91,7 +92,7 @@ def print_steps(program: Program, *, mark: Step | Place | None = None) -> str:
 
 def program_constants(program: Program) -> dict[str, np.ndarray]:
     """The large constants by the names the text gives them."""
-    return {f"c{i}": array for i, array in enumerate(program.constants) if array.size > INLINE}
+    return {f"c{i}": c.array for i, c in enumerate(program.contents) if c.array.size > INLINE}
 
 
 def _marked(line: str, is_mark: bool) -> str:
@@ -123,9 +124,9 @@ def _place(program: Program, place: Place) -> str:
         return f"{print_buffer(place.buffer)} = slice {place.base} {place.offset}"
     where = place.offset if place.kind == "arena" else place.position
     line = f"{print_buffer(place.buffer)} = {place.kind} {where}"
-    if place.kind != "constant" or place.position >= len(program.constants):
+    if place.kind != "constant" or place.position >= len(program.contents):
         return line
-    array = program.constants[place.position]
+    array = program.contents[place.position].array
     if array.size > INLINE:
         return f"{line} @c{place.position}"
     return f"{line} [{', '.join(map(_number, array.reshape(-1)))}]"
@@ -178,9 +179,9 @@ class _Parser:
         steps = self.block()
         if self.at < len(self.lines):
             raise ParseError(f"{self.lines[self.at]!r} stands after the end of program {name}")
-        constants = tuple(self.constants[i] for i in sorted(self.constants))
+        contents = tuple(Content.of(self.constants[i]) for i in sorted(self.constants))
         return Program(name, tuple(split_commas(inputs)), tuple(split_commas(outputs)), tuple(self.buffers),
-                       steps, constants, symbols, self.arena)
+                       steps, contents, symbols, self.arena)
 
     def symbols(self) -> Iterator[Symbol]:
         for name, dim in self.scope.dims.items():

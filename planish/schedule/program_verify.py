@@ -32,7 +32,7 @@ from planish.schedule.program import (
 )
 from planish.schedule.program_text import print_steps
 from planish.schedule.verify import CONTEXT, verify_kernel
-from planish.types import BOOL, dtype_of, symbols_of
+from planish.types import BOOL, symbols_of
 
 Where = Step | Place | None
 
@@ -93,12 +93,12 @@ def _place(program: Program, place: Place, known: set[str]) -> Iterator[str]:
         yield f"{place.name} is not output {place.position}"
     if place.kind != "constant":
         return
-    if place.position >= len(program.constants):
+    if place.position >= len(program.contents):
         yield f"there is no constant {place.position}"
         return
-    array = program.constants[place.position]
-    if dtype_of(array) is not place.buffer.dtype or array.shape != place.buffer.shape:
-        yield f"the constant is {dtype_of(array)} of shape {array.shape}"
+    type_ = program.contents[place.position].type
+    if type_ != place.buffer.type:
+        yield f"the constant is {type_.dtype} of shape {type_.shape}"
 
 
 def _slice(program: Program, place: Place) -> Iterator[str]:

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from planish.ir.node import Node
+from planish.ops.content import ask
 from planish.schedule.kernel import Apply, Buffer, Const, Index, Load, Scalar
 from planish.types import (
     BOOL,
@@ -28,7 +27,6 @@ from planish.types import (
     bounds,
     evaluate_dim,
     is_static,
-    python_number,
     symbols_of,
 )
 from planish.types.dim import is_nonnegative, maximum, minimum
@@ -67,22 +65,12 @@ def cast_to(x: Scalar, dtype: DType) -> Scalar:
     return Apply("cast", (x,), dtype)
 
 
-def literal(array: np.ndarray) -> float | int | bool:
-    """The one number an array holds, as Python has it."""
-    return python_number(array.reshape(-1)[0])
-
-
 def splat_of(node: Node) -> float | int | bool | None:
     """The number every element of a constant node is, if there is one."""
     if node.op.name != "constant":
         return None
-    array = node.attributes.array
-    if array.size == 0 or array.size > SPLAT:
-        return None
-    flat = array.reshape(-1)
-    if flat.size > 1 and flat.tobytes() != flat[:1].tobytes() * flat.size:
-        return None
-    return literal(flat)
+    size = node.attributes.type.size
+    return ask("uniform", node.attributes) if 0 < size <= SPLAT else None
 
 
 class Scalars:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from planish.errors import ParseError, ShapeError, SignatureError, VerificationError
+from planish.ops.content import Content
 from planish.schedule.program import Program
 from planish.schedule.program_interpret import interpret_program
 from planish.schedule.program_text import parse_program, print_program, program_constants
@@ -72,7 +73,7 @@ def test_prints_what_it_parsed() -> None:
     mlp = program()
     assert print_program(mlp) == MLP
     constants = program_constants(mlp)
-    assert list(constants) == ["c0"] and constants["c0"] is W
+    assert list(constants) == ["c0"] and np.array_equal(constants["c0"], W)
 
 
 @pytest.mark.parametrize("harsh", [False, True])
@@ -160,7 +161,7 @@ def test_inputs_and_constants_are_not_written(kind: str) -> None:
     places = [replace(p, kind=kind, position=2) if p.name == "rows" else p for p in mlp.buffers]
     inputs = (*mlp.inputs, "rows") if kind == "input" else mlp.inputs
     changed = replace(mlp, inputs=inputs, outputs=("y", "x"), buffers=tuple(places),
-                      constants=(*mlp.constants, np.array([0])))
+                      contents=(*mlp.contents, Content.of(np.array([0]))))
     with pytest.raises(VerificationError, match=f"inside writes to rows, which is {kind} 2"):
         verify_program(changed)
 

@@ -62,6 +62,7 @@ class NativeCode:
 
     @property
     def constants(self) -> tuple[np.ndarray, ...]:
+        """The arrays of the program's constants."""
         return self.program.constants
 
     @property

@@ -278,7 +278,7 @@ class _Pointers:
         self.places: dict[str, Place] = program.places
         outputs, constants = len(program.inputs), len(program.inputs) + len(program.outputs)
         self.first = {"input": 0, "output": outputs, "constant": constants}
-        self.arena_slot = self.first["constant"] + len(program.constants)
+        self.arena_slot = self.first["constant"] + len(program.contents)
         self.known: dict[object, Value] = {}
         for place in program.buffers:
             if place.kind == "arena":

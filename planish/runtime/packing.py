@@ -1,0 +1,215 @@
+"""Panels of many constants, packed by native code on all threads.
+
+In: parameters of `schedule.packing.packed` with the arrays they are of. Out: the panels, in fresh memory in
+which huge pages start on their own boundaries: most of the time of packing is the first touch of its pages.
+
+Element (panel, k, lane) goes from `source + (panel * width + lane) * lane_step + offsets[k]` to
+`target + panel * panel_bytes + lane * lane_place + places[k]`, all in bytes. Every thread fills its share of
+each job's panels. Where lanes are neighbours in the source, rows are read in blocks of k from left to right,
+so that no page is left before it is used; else lane by lane, of which a cache line holds a block of k.
+"""
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from planish.codegen.llvm.builder import Builder, Module, Value
+from planish.schedule.packing import panels_shape
+
+BLOCK = 16                  # steps of k that are packed together
+CHUNK = 16                  # bytes of a vector that is copied
+HUGE_PAGE = 2 << 20
+LINE = 64
+ITEMS = (1, 2, 4, 8)        # sizes of elements there is code for
+
+
+class Job(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in (
+        "target", "source", "panels", "columns", "width", "depth", "offsets", "places", "lane_step",
+        "lane_place", "panel_bytes", "item")]
+
+
+class JobList(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_int64), ("jobs", ctypes.c_void_p)]
+
+
+def pack_all(jobs: Sequence[tuple[tuple[Any, ...], np.ndarray]], threads: int) -> list[np.ndarray]:
+    """The panels of every (parameters, array)."""
+    from planish.runtime.native import runtime
+
+    sources = [np.ascontiguousarray(array) for _, array in jobs]
+    targets = _fresh([(panels_shape(p[1], p[3], p[4]), array.dtype) for p, array in jobs])
+    kept: list[np.ndarray] = []
+    table = (Job * len(jobs))(*(_job(p, source, target, kept)
+                                for (p, _), source, target in zip(jobs, sources, targets)))
+    frame = JobList(len(jobs), ctypes.addressof(table))
+    run = runtime()
+    run.parallel(run.code.address("planish_pack"), ctypes.addressof(frame), threads)
+    for target in targets:
+        target.flags.writeable = False
+    return targets
+
+
+def _job(parameters: tuple[Any, ...], source: np.ndarray, target: np.ndarray, kept: list[np.ndarray]) -> Job:
+    start, sizes, strides, width, pair = parameters
+    item = source.itemsize
+    offsets = _table(sizes[1:], strides[1:])
+    filled = (*sizes[1:-1], -(-sizes[-1] // pair) * pair)
+    steps = _table(sizes[1:], [prod(filled[k + 1:]) for k in range(len(filled))])
+    places = (steps - steps % pair) * width + steps % pair
+    tables = [offsets * item, places * item]
+    kept += tables
+    return Job(target.ctypes.data, source.ctypes.data + start * item, target.shape[0], sizes[0], width,
+               len(offsets), *(t.ctypes.data for t in tables), strides[0] * item, pair * item,
+               prod(filled) * width * item, item)
+
+
+def _table(sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+    """Where each step of a nest of axes lies."""
+    found = np.zeros(1, np.int64)
+    for size, stride in zip(sizes, strides):
+        found = (found[:, None] + np.arange(size, dtype=np.int64) * stride).reshape(-1)
+    return found
+
+
+def _fresh(wanted: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
+    """Zeroed arrays in one piece of memory, each on a line of its own; large ones on huge pages where the
+    system has them."""
+    sizes = [-(-prod(shape) * dtype.itemsize // LINE) * LINE for shape, dtype in wanted]
+    memory, at = _lines(sum(sizes))
+    found = []
+    for (shape, dtype), size in zip(wanted, sizes):
+        found.append(memory[at:at + prod(shape) * dtype.itemsize].view(dtype).reshape(shape))
+        at += size
+    return found
+
+
+def _lines(total: int) -> tuple[np.ndarray, int]:
+    """Zeroed memory, and where in it `total` bytes begin on a boundary."""
+    if total < HUGE_PAGE:
+        memory = np.zeros(total + LINE, np.uint8)
+        return memory, -memory.ctypes.data % LINE
+    mapping = mmap.mmap(-1, total + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(mapping, np.uint8)
+    return memory, -memory.ctypes.data % HUGE_PAGE
+
+
+# --- the native code
+
+def ir(triple: str) -> str:
+    """The module that exports void planish_pack(ptr list, i64 tid, i64 threads)."""
+    module = Module(triple)
+    for item in ITEMS:
+        _write_pack(module, item)
+    _write_body(module)
+    return str(module)
+
+
+def _write_body(module: Module) -> None:
+    b = module.function("planish_pack", [("ptr", "list"), ("i64", "tid"), ("i64", "threads")])
+    frame, tid, threads = b.parameters
+    jobs = b.load("ptr", b.gep("i8", frame, b.i64(JobList.jobs.offset)), 8)
+    each = b.loop(b.i64(0), b.load("i64", frame, 8), b.i64(1))
+    job = b.gep("i8", jobs, b.mul(each.index, b.i64(ctypes.sizeof(Job))))
+    panels = _field(b, job, "panels")
+    bounds = [b.bin("sdiv", b.mul(panels, t), threads) for t in (tid, b.add(tid, b.i64(1)))]
+    size = _field(b, job, "item")
+    for item in ITEMS:
+        fits = b.when(b.cmp("icmp eq", size, b.i64(item)))
+        b.call(f"pack{item}", "void", [job, *bounds])
+        fits.end()
+    each.end()
+    b.ret()
+
+
+def _field(b: Builder, job: Value, name: str) -> Value:
+    return b.load("i64", b.gep("i8", job, b.i64(getattr(Job, name).offset)), 8)
+
+
+class _Packer:
+    """Writes the packing of panels `first` to `last` of a job."""
+
+    def __init__(self, module: Module, item: int):
+        self.item, self.type = item, f"i{8 * item}"
+        self.b = b = module.function(f"pack{item}", [("ptr", "job"), ("i64", "first"), ("i64", "last")],
+                                     linkage="internal")
+        job, self.first, self.last = b.parameters
+        names = ("columns", "width", "depth", "lane_step", "lane_place", "panel_bytes")
+        self.columns, self.width, self.depth, self.lane_step, self.lane_place, self.panel_bytes = (
+            _field(b, job, n) for n in names)
+        self.target, self.source, self.offsets, self.places = (
+            b.cast("inttoptr", _field(b, job, n), "ptr") for n in ("target", "source", "offsets", "places"))
+
+    def panel(self, index: Value) -> tuple[Value, Value, Value]:
+        """Of a panel: its source, its target, and how many of its lanes there are."""
+        b = self.b
+        column = b.mul(index, self.width)
+        source = b.gep("i8", self.source, b.mul(column, self.lane_step))
+        lanes = b.intrinsic("smin", self.width, b.bin("sub", self.columns, column))
+        return source, b.gep("i8", self.target, b.mul(index, self.panel_bytes)), lanes
+
+    def ends(self, source: Value, target: Value, k: Value) -> tuple[Value, Value]:
+        """The two addresses of step k."""
+        b = self.b
+        offset, place = (b.load("i64", b.gep("i64", t, k), 8) for t in (self.offsets, self.places))
+        return b.gep("i8", source, offset), b.gep("i8", target, place)
+
+    def block_end(self, start: Value) -> Value:
+        return self.b.intrinsic("smin", self.depth, self.b.add(start, self.b.i64(BLOCK)))
+
+    def rows(self) -> None:
+        """Lanes that are neighbours in the source and in the target."""
+        b = self.b
+        block = b.loop(b.i64(0), self.depth, b.i64(BLOCK))
+        stop = self.block_end(block.index)
+        panel = b.loop(self.first, self.last, b.i64(1))
+        source, target, lanes = self.panel(panel.index)
+        bytes_ = b.mul(lanes, b.i64(self.item))
+        whole = b.bin("and", bytes_, b.i64(-CHUNK))
+        step = b.loop(block.index, stop, b.i64(1))
+        old, new = self.ends(source, target, step.index)
+        for begin, end, size in ((b.i64(0), whole, CHUNK), (whole, bytes_, self.item)):
+            type_ = f"<{CHUNK} x i8>" if size == CHUNK else self.type
+            chunk = b.loop(begin, end, b.i64(size))
+            b.store(b.load(type_, b.gep("i8", old, chunk.index)), b.gep("i8", new, chunk.index))
+            chunk.end()
+        for loop in (step, panel, block):
+            loop.end()
+
+    def lanes(self) -> None:
+        """Lanes that lie apart."""
+        b = self.b
+        panel = b.loop(self.first, self.last, b.i64(1))
+        source, target, lanes = self.panel(panel.index)
+        block = b.loop(b.i64(0), self.depth, b.i64(BLOCK))
+        stop = self.block_end(block.index)
+        lane = b.loop(b.i64(0), lanes, b.i64(1))
+        from_, to = (b.gep("i8", base, b.mul(lane.index, step))
+                     for base, step in ((source, self.lane_step), (target, self.lane_place)))
+        step = b.loop(block.index, stop, b.i64(1))
+        old, new = self.ends(from_, to, step.index)
+        b.store(b.load(self.type, old), new)
+        for loop in (step, lane, block, panel):
+            loop.end()
+
+
+def _write_pack(module: Module, item: int) -> None:
+    packer = _Packer(module, item)
+    b = packer.b
+    size = b.i64(item)
+    close = b.bin("and", b.cmp("icmp eq", packer.lane_step, size), b.cmp("icmp eq", packer.lane_place, size))
+    rows, lanes, done = b.label("rows"), b.label("lanes"), b.label("done")
+    b.branch(close, rows, lanes)
+    for label, write in ((rows, packer.rows), (lanes, packer.lanes)):
+        b.place(label)
+        write()
+        b.jump(done)
+    b.place(done)
+    b.ret()

@@ -1,0 +1,55 @@
+"""Constants laid out anew for the kernels that read them: axes in another order, and panels of contractions.
+
+In: contents of constants. Out: contents derived from them, so that the same layout can be made of other
+values of their type. The functions here are the meaning; the runtime has faster ones.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from planish.ops.content import Content, derivation
+
+
+def transposed(content: Content, order: tuple[int, ...]) -> Content:
+    """The axes of a constant in another order, row-major."""
+    shape = [content.type.shape[k] for k in order]
+    return Content.derived("transposed", order, (content,), content.type.with_shape(shape))
+
+
+@derivation("transposed")
+def _transpose(order: tuple[int, ...], array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array.transpose(order))
+
+
+def packed(content: Content, start: int, sizes: tuple[int, ...], strides: tuple[int, ...], width: int,
+           pair: int = 1) -> Content:
+    """Panels [panel, k..., lane] of the view [n, k...] that has these sizes and strides, in elements, and
+    begins at element `start` of a constant; zero beyond the last column. With `pair` 2 steps of k lie side by
+    side, [panel, k..., k / 2, lane, 2], the last of them filled up with 0."""
+    parameters = (start, sizes, strides, width, pair)
+    shape = panels_shape(sizes, width, pair)
+    return Content.derived("packed", parameters, (content,), content.type.with_shape(shape))
+
+
+def panels_shape(sizes: tuple[int, ...], width: int, pair: int) -> tuple[int, ...]:
+    """The shape of the panels of a view [n, k...]."""
+    panels, outer, last = -(-sizes[0] // width), sizes[1:-1], sizes[-1]
+    return (panels, *outer, last, width) if pair == 1 else (panels, *outer, -(-last // pair), width, pair)
+
+
+@derivation("packed")
+def pack(parameters: tuple[Any, ...], array: np.ndarray) -> np.ndarray:
+    start, sizes, strides, width, pair = parameters
+    array = np.ascontiguousarray(array)
+    view = np.lib.stride_tricks.as_strided(
+        array.reshape(-1)[start:], sizes, [s * array.itemsize for s in strides], writeable=False)
+    panels, outer, last = -(-sizes[0] // width), sizes[1:-1], sizes[-1]
+    filled = -(-last // pair) * pair
+    whole = np.zeros((panels * width, *outer, filled), array.dtype)
+    whole[tuple(map(slice, view.shape))] = view
+    if pair == 1:
+        return np.ascontiguousarray(np.moveaxis(whole.reshape(panels, width, *outer, filled), 1, -1))
+    lanes = whole.reshape(panels, width, *outer, filled // pair, pair)
+    return np.ascontiguousarray(np.moveaxis(lanes, 1, -2))
