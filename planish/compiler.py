@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, Literal, get_args
 
@@ -23,10 +24,13 @@ from planish.ir.interpret import bind_host, checked
 from planish.ir.specialize import bind_symbols, static_sizes, substitute_value
 from planish.ir.text import node_names
 from planish.logs import channel
+from planish.ops.content import Looks, watched
 from planish.passes.pipeline import PIPELINE, run_pipeline
 from planish.passes.protocol import PassRecord
+from planish.program_cache import Stored, Summary, entry_of
 from planish.rewrite import Numerics
-from planish.runtime.load import load_program
+from planish.runtime.load import load_known, load_program, spec_of
+from planish.runtime.program import NativeProgram
 from planish.schedule.build import SWITCHES, Built, build_program
 from planish.schedule.machine import Machine
 from planish.schedule.measure import KernelRecord, bytes_of_graph, kernel_records
@@ -67,6 +71,7 @@ class Report:
     memory_planned: int = 0    # the arena
     memory_bound: int = 0      # most live bytes at any time
     cached: bool = False       # native code came from the cache
+    stored: bool = False       # whole programs did: no pass ran, nothing was scheduled
     hint: dict[str, int] = field(default_factory=dict)
 
 
@@ -76,9 +81,13 @@ class Compiled:
     tuple."""
 
     captured: Graph
-    optimized: Graph
     options: Options
     report: Report
+
+    @property
+    def optimized(self) -> Graph:
+        """The graph after the passes."""
+        return self.captured
 
     def __call__(self, *arrays: Any) -> tuple[np.ndarray, ...]:
         return interpret(self.optimized, arrays)
@@ -121,19 +130,45 @@ class LibraryProgram(Compiled):
         return _apart(super().__call__(*arrays), [np.asarray(a) for a in arrays])
 
 
+@dataclass(frozen=True)
+class Made:
+    """What there is between a graph and its machine code."""
+
+    optimized: Graph
+    built: Built
+    code: NativeCode
+
+
 @dataclass
 class NativeCompiled(Compiled):
     """Native code. `program` is what the runtime calls; `program.call` is the builtin for a hot caller when
-    every output is the program's own (`is_direct`)."""
+    every output is the program's own (`is_direct`). `outputs` is as in `Built`. What a program from the cache
+    was made by is made again when somebody asks for it."""
 
-    built: Built
-    code: NativeCode
-    program: Any
+    outputs: tuple[tuple[str, int], ...]
+    program: NativeProgram
+    make: Callable[[], Made]
+
+    @cached_property
+    def made(self) -> Made:
+        return self.make()
+
+    @property
+    def optimized(self) -> Graph:
+        return self.made.optimized
+
+    @property
+    def built(self) -> Built:
+        return self.made.built
+
+    @property
+    def code(self) -> NativeCode:
+        return self.made.code
 
     @property
     def is_direct(self) -> bool:
         """Whether the program's outputs are the graph's, in order."""
-        return self.built.outputs == tuple(("program", k) for k in range(len(self.built.outputs)))
+        return self.outputs == tuple(("program", k) for k in range(len(self.outputs)))
 
     def direct_call(self, missed: Callable[..., Any]) -> Callable[..., Any] | None:
         """A builtin that takes plain arrays and returns the one output, and leaves any other call to
@@ -144,21 +179,20 @@ class NativeCompiled(Compiled):
         results = self.program.call(*arrays)
         if self.is_direct:
             return results
-        sizes = bind_symbols(self.optimized, [np.shape(a) for a in arrays])
-        return tuple(self._output(i, results, arrays, sizes) for i in range(len(self.built.outputs)))
+        sizes = bind_symbols(self.captured, [np.shape(a) for a in arrays])
+        return tuple(self._output(i, results, arrays, sizes) for i in range(len(self.outputs)))
 
     def _output(self, i: int, results: tuple[np.ndarray, ...], arrays: tuple[Any, ...],
                 sizes: dict[str, int]) -> np.ndarray:
         """Output i: the program's, shared with no other output; or a copy of an input or constant."""
-        kind, k = self.built.outputs[i]
-        if kind == "program" and self.built.outputs.index((kind, k)) == i:
+        kind, k = self.outputs[i]
+        if kind == "program" and self.outputs.index((kind, k)) == i:
             return results[k]
-        node = self.optimized.outputs[i]
         if kind == "constant":
-            whole = _base(node).attributes.array
+            whole = _base(self.optimized.outputs[i]).attributes.value
         else:
             whole = results[k] if kind == "program" else arrays[k]
-        return np.array(whole, copy=True).reshape(static_sizes(node.shape, sizes))
+        return np.array(whole, copy=True).reshape(static_sizes(self.captured.outputs[i].shape, sizes))
 
     def texts(self) -> dict[str, Callable[[], str]]:
         program = self.built.program
@@ -180,6 +214,10 @@ class SegmentedProgram(Compiled):
 
     plan: Plan
     parts: tuple[NativeCompiled, ...]
+
+    @property
+    def optimized(self) -> Graph:
+        return self.plan.graph
 
     def __call__(self, *arrays: Any) -> tuple[np.ndarray, ...]:
         inputs = [checked(n, np.asarray(a)) for n, a in zip(self.captured.inputs, arrays)]
@@ -217,7 +255,7 @@ def _value(node: Node, values: Mapping[Node, Any], sizes: Mapping[str, int]) -> 
     if node in values:
         return values[node]
     if node.op.name == "constant":
-        return node.attributes.array
+        return node.attributes.value
     of = _value(node.operands[0], values, sizes)
     if node.op.name == "item":
         return of[node.attributes.index]
@@ -241,48 +279,89 @@ def compile_graph(graph: Graph, options: Options = Options(), *,
     check_hint(graph, hint or {})
     report = Report(captured_nodes=len(graph.nodes()), hint=dict(hint or {}))
     clock = _Clock(report.seconds)
-    verify(graph, "capture")
-    clock.lap("verify")
     if options.strategy == "library":
+        verify(graph, "capture")
+        clock.lap("verify")
         report.bytes_before = report.bytes_after = bytes_of_graph(graph, report.hint)
         report.hosts = hosts_of(graph)
-        return LibraryProgram(graph, graph, options, report)
-    optimized, report.passes = run_pipeline(graph, numerics=options.numerics, disable=options.disable)
-    _tell_passes(graph, report)
-    require_native(optimized)
-    clock.lap("rewrite")
-    compiled = _native(graph, optimized, options, report, clock)
+        return LibraryProgram(graph, options, report)
+    if any(map(is_host, graph.nodes())):
+        compiled = _segmented(graph, options, report, clock)
+    else:
+        compiled = _program(graph, options, report, clock, _from_captured)
     log = channel("fusion")
     for decision in report.decisions:
         log.info("%s: %s", graph.name, decision)
     return compiled
 
 
-def _native(graph: Graph, optimized: Graph, options: Options, report: Report, clock: _Clock) -> Compiled:
-    """Native code for an optimised graph; where it has host ops, for the segments between them."""
-    report.bytes_before = bytes_of_graph(graph, report.hint)
+def _segmented(graph: Graph, options: Options, report: Report, clock: _Clock) -> Compiled:
+    """Native code for the segments between host ops."""
+    optimized = _rewritten(graph, options, report, clock)
     if not any(map(is_host, optimized.nodes())):
-        return _native_part(graph, optimized, options, report, clock)
+        return _program(optimized, options, report, clock, _from_optimized, captured=graph)
     plan = cut(optimized)
     clock.lap("schedule")
     report.hosts = hosts_of(optimized)
-    parts = tuple(_native_part(s.graph, s.graph, options, report, clock) for s in plan.segments)
-    return SegmentedProgram(graph, optimized, options, report, plan, parts)
+    parts = tuple(_program(s.graph, options, report, clock, _from_optimized) for s in plan.segments)
+    return SegmentedProgram(graph, options, report, plan, parts)
 
 
-def _native_part(graph: Graph, optimized: Graph, options: Options, report: Report,
-                 clock: _Clock) -> NativeCompiled:
-    """One native program; `report` gets its kernels beside those it has."""
+Road = Callable[[Graph, Options, Report, "_Clock"], Made]
+
+
+def _program(graph: Graph, options: Options, report: Report, clock: _Clock, road: Road,
+             captured: Graph | None = None) -> NativeCompiled:
+    """One native program: the one that the cache has of this graph, else what `road` makes of it. `report`
+    gets its kernels beside those it has."""
+    target = options.target or host()
+    chosen = (options.numerics, tuple(sorted(options.disable)))
+    entry = entry_of(graph, road.__name__, chosen, target, report.hint)
+    clock.lap("look up")
+    stored = entry.find() if entry is not None else None
+    program = load_known(stored.code, stored.spec, stored.contents, options.threads) if stored else None
+    if stored is not None and program is not None:
+        clock.lap("load")
+        _add(report, stored.summary, cached=True, rebuilt=False)
+        again = partial(road, graph, options, Report(hint=report.hint), _Clock({}))
+        return NativeCompiled(captured or graph, options, report, stored.outputs, program, again)
+    part = Report(hint=report.hint)
+    with watched(entry.looks if entry is not None else Looks({})):
+        made = road(graph, options, part, clock)
+    program, cached = load_program(made.code, options.threads)
+    clock.lap("compile")
+    summary = _summary(part, made.built)
+    _add(report, summary, cached=cached, rebuilt=True)
+    if entry is not None:
+        code = made.code
+        entry.put(Stored(spec_of(code), made.built.outputs, code.program.contents, code.key, summary))
+        clock.lap("store")
+    return NativeCompiled(captured or graph, options, report, made.built.outputs, program, lambda: made)
+
+
+def _from_captured(graph: Graph, options: Options, report: Report, clock: _Clock) -> Made:
+    optimized = _rewritten(graph, options, report, clock)
+    return _from_optimized(optimized, options, report, clock)
+
+
+def _rewritten(graph: Graph, options: Options, report: Report, clock: _Clock) -> Graph:
+    verify(graph, "capture")
+    clock.lap("verify")
+    report.bytes_before = bytes_of_graph(graph, report.hint)
+    optimized, report.passes = run_pipeline(graph, numerics=options.numerics, disable=options.disable)
+    _tell_passes(graph, report)
+    require_native(optimized)
+    clock.lap("rewrite")
+    return optimized
+
+
+def _from_optimized(optimized: Graph, options: Options, report: Report, clock: _Clock) -> Made:
     target = options.target or host()
     built = build_program(optimized, machine_of(target), report.hint, disable=options.disable & set(SWITCHES))
     clock.lap("schedule")
     code = generate(built.program, built.outputs, optimized, target, options.numerics)
     clock.lap("generate")
-    program, cached = load_program(code, options.threads)
-    clock.lap("compile")
-    report.cached = cached and (report.cached or not report.kernels)
-    _add(report, built)
-    return NativeCompiled(graph, optimized, options, report, built, code, program)
+    return Made(optimized, built, code)
 
 
 def check_options(options: Options) -> None:
@@ -324,14 +403,21 @@ def machine_of(target: Target) -> Machine:
     return Machine(target.vector_bytes, target.registers, target.l1, target.l2, target.l3, target.cores)
 
 
-def _add(report: Report, built: Built) -> None:
-    kernels = kernel_records(built.program, report.hint)
-    report.kernels += kernels
-    report.decisions += built.decisions
-    report.bytes_after += sum(k.bytes for k in kernels)
-    report.memory_naive += built.memory.naive
-    report.memory_planned += built.memory.planned
-    report.memory_bound += built.memory.bound
+def _summary(part: Report, built: Built) -> Summary:
+    kernels = tuple(kernel_records(built.program, part.hint))
+    return Summary(tuple(part.passes), kernels, tuple(built.decisions), part.bytes_before,
+                   sum(k.bytes for k in kernels), built.memory.naive, built.memory.planned,
+                   built.memory.bound)
+
+
+def _add(report: Report, summary: Summary, *, cached: bool, rebuilt: bool) -> None:
+    report.cached = cached and (report.cached or not report.kernels)
+    report.stored = not rebuilt and (report.stored or not report.kernels)
+    report.passes += summary.passes
+    report.kernels += summary.kernels
+    report.decisions += summary.decisions
+    for name in ("bytes_before", "bytes_after", "memory_naive", "memory_planned", "memory_bound"):
+        setattr(report, name, getattr(report, name) + getattr(summary, name))
 
 
 def _tell_passes(graph: Graph, report: Report) -> None:

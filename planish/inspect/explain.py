@@ -78,7 +78,7 @@ class Explanation:
     hosts: list[str]
     decisions: dict[str, int]
     ms: dict[str, float]
-    cached: bool
+    origin: str
 
     @property
     def total_ms(self) -> float:
@@ -155,7 +155,14 @@ def explanation(compiled: Compiled) -> Explanation:
         hosts=report.hosts,
         decisions=dict(Counter(report.decisions)),
         ms={stage: seconds * 1e3 for stage, seconds in report.seconds.items()},
-        cached=report.cached)
+        origin=_origin(compiled))
+
+
+def _origin(compiled: Compiled) -> str:
+    """What of a program came from the cache."""
+    report = compiled.report
+    return "program from the cache" if report.stored else "machine code from the cache" if report.cached \
+        else "compiled"
 
 
 @dataclass(frozen=True)

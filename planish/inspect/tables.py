@@ -124,8 +124,8 @@ def op_names(ops: Sequence[str]) -> str:
 
 def stages(what: Explanation) -> RenderableType:
     rows = [(name, f"{ms:.1f}") for name, ms in what.ms.items()] + [("total", f"{what.total_ms:.1f}")]
-    cached = " (machine code from the cache)" if what.cached else ""
-    return table(f"Compile time{cached}", ["stage", "ms>"], rows)
+    origin = "" if what.origin == "compiled" else f" ({what.origin})"
+    return table(f"Compile time{origin}", ["stage", "ms>"], rows)
 
 
 # --- validate

@@ -53,7 +53,7 @@ class Derivation:
     sources: tuple[Content, ...]
 
     def run(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        return DERIVATIONS[self.function](self.parameters, *arrays)
+        return np.asarray(DERIVATIONS[self.function](self.parameters, *arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +98,10 @@ class Content:
         """What a registered derivation makes of others; computed when its value is first needed."""
         made = Derivation(function, parameters, tuple(sources))
         return Content(type_, made, all(s.is_known for s in sources), made)
+
+    def settled(self) -> Content:
+        """The same, computed now where it follows from single numbers: equal to all of equal value then."""
+        return Content.of(self.value, is_known=True) if self.is_known and self.derivation else self
 
     @property
     def value(self) -> np.ndarray:

@@ -69,9 +69,7 @@ class _Folder:
     def folded(self, node: Node) -> Node:
         """A node as a constant; where all elements are one number, a scalar that is broadcast. What follows
         from single numbers is computed now, as they may be looked at by every rule."""
-        content = self.content(node)
-        if content.is_known:
-            content = Content.of(content.value, is_known=True)
+        content = self.content(node).settled()
         number = ask("uniform", content) if content.type.size != 1 else None
         if number is not None and number == number:  # NaNs differ in their bits
             return ops.broadcast_to(constant(number, node.dtype), shape=node.shape)

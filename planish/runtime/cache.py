@@ -239,6 +239,16 @@ def cached_blob(key_text: str, make: Callable[[], Blob], cache: Cache | None = N
     """The linked code under a key, from the cache or else made and stored. A corrupt entry is dropped and
     made anew."""
     cache = cache or default_cache()
+    blob = find_blob(key_text, cache)
+    if blob is None:
+        blob = make()
+        cache.put(key_text, blob.to_bytes())
+    return blob
+
+
+def find_blob(key_text: str, cache: Cache | None = None) -> Blob | None:
+    """The linked code under a key, None where the cache has none. A corrupt entry is dropped."""
+    cache = cache or default_cache()
     data = cache.get(key_text)
     log, name = channel("cache"), _name(key_text)[:12]
     if data is not None:
@@ -250,6 +260,4 @@ def cached_blob(key_text: str, make: Callable[[], Blob], cache: Cache | None = N
             log.info("corrupt %s", name)
             cache.drop(key_text)
     log.info("miss %s", name)
-    blob = make()
-    cache.put(key_text, blob.to_bytes())
-    return blob
+    return None

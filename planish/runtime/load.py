@@ -1,10 +1,14 @@
 """From code to something that can be called: the cache is asked first, LLVM only if it has nothing."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+from weakref import WeakValueDictionary
+
 from planish import types
 from planish.codegen.llvm.native import NativeCode
+from planish.ops.content import Content
 from planish.runtime.blob import Blob
-from planish.runtime.cache import cached_blob
+from planish.runtime.cache import default_cache, find_blob
 from planish.runtime.constants import arrays_of
 from planish.runtime.link import link
 from planish.runtime.loader import LoadedCode
@@ -17,20 +21,46 @@ from planish.types import TensorType, is_static
 LONG = 1 << 20  # bytes of arguments from which a call lets other Python threads run
 
 
+_loaded: WeakValueDictionary[str, LoadedCode] = WeakValueDictionary()  # key -> code that is in memory
+
+
 def load_program(code: NativeCode, threads: int = 0) -> tuple[NativeProgram, bool]:
     """The program ready to be called, and whether its machine code came from the cache. `threads` per call;
     0: as many as the process uses."""
-    made = False
+    key = code.key
+    loaded = _known_code(key)
+    made = loaded is None
+    if loaded is None:
+        blob = link(code.objects())
+        default_cache().put(key, blob.to_bytes())
+        loaded = _load(key, blob)
+    return assemble(loaded, spec_of(code), code.program.contents, threads), not made
 
-    def compile_now() -> Blob:
-        nonlocal made
-        made = True
-        return link(code.objects())
 
-    blob = cached_blob(code.key, compile_now)
+def load_known(key: str, spec: ProgramSpec, contents: Sequence[Content],
+               threads: int = 0) -> NativeProgram | None:
+    """A program whose machine code is known by its key; None where the cache has lost it."""
+    loaded = _known_code(key)
+    return None if loaded is None else assemble(loaded, spec, contents, threads)
+
+
+def assemble(loaded: LoadedCode, spec: ProgramSpec, contents: Sequence[Content],
+             threads: int) -> NativeProgram:
+    """The program of this code, its constants made."""
+    return NativeProgram(loaded, spec, arrays_of(contents, threads or get_num_threads()), threads)
+
+
+def _known_code(key: str) -> LoadedCode | None:
+    """Code in memory, or from the cache: programs of the same code share it."""
+    found = _loaded.get(key)
+    if found is None and (blob := find_blob(key)) is not None:
+        found = _load(key, blob)
+    return found
+
+
+def _load(key: str, blob: Blob) -> LoadedCode:
     loaded = LoadedCode(blob, runtime().provided)
-    constants = arrays_of(code.program.contents, threads or get_num_threads())
-    return NativeProgram(loaded, spec_of(code), constants, threads), not made
+    return _loaded.setdefault(key, loaded)
 
 
 def spec_of(code: NativeCode) -> ProgramSpec:

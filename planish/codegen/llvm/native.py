@@ -5,6 +5,7 @@ code it stands for; LLVM is loaded only when that is not in the cache.
 """
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -34,8 +35,8 @@ class NativeCode:
     @property
     def key(self) -> str:
         """Names the machine code: what is written, for which machine, by which generator."""
-        modules = ", ".join(sorted(self.code.kernels))
-        return "\n".join((generator_version(), self.target.code_key, modules, self.code.body))
+        text = "\n".join((*sorted(self.code.kernels), self.code.body))
+        return f"{generator_version()}\n{self.target.code_key}\n{hashlib.sha256(text.encode()).hexdigest()}"
 
     def slot(self, dim: Dim) -> int:
         """The place of a run-time size in the program's table."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from planish.ir import Node, constant, input_node
+from planish.ir.node import constant_of
+from planish.ops.content import Content, ask, derivation, question
 from planish.ops.contract import DotAttributes
 from planish.ops.rules import apply_nullary, ops, require
 from planish.rewrite.guards import every, is_normal_in
@@ -24,30 +26,49 @@ c, w = const("c"), const("w")
 
 # --- division
 
-def _array(node: Node) -> np.ndarray:
-    return node.attributes.array
-
-
 def _wide(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64)
 
 
 def _reciprocal_is_normal(match: Match) -> bool | str:
-    values = _wide(_array(match.c)).reshape(-1)
-    if not np.all(np.isfinite(values) & (values != 0)):
+    content = match.c.attributes
+    if not ask("divisors", content):
         return "it divides by 0, inf or NaN"
-    normal = all(is_normal_in(1 / v, match.c.dtype) for v in np.unique(np.abs(values)))
-    return normal or "a reciprocal is not a normal number"
+    return ask("normal_reciprocals", content) or "a reciprocal is not a normal number"
+
+
+@question("divisors")
+def _are_divisors(array: np.ndarray) -> bool:
+    values = _wide(array)
+    return bool(np.all(np.isfinite(values) & (values != 0)))
+
+
+@question("normal_reciprocals")
+def _have_normal_reciprocals(array: np.ndarray) -> bool:
+    extremes = np.abs(_wide(array)).reshape(-1)
+    ends = (extremes.min(), extremes.max()) if extremes.size else ()
+    return all(is_normal_in(1 / v, dtype_of(array)) for v in ends)
 
 
 def _powers_of_two(match: Match) -> bool | str:
-    mantissa, _ = np.frexp(_wide(_array(match.c)))
-    return bool(np.all(np.abs(mantissa) == 0.5)) or "a divisor is not a power of two"
+    return ask("powers_of_two", match.c.attributes) or "a divisor is not a power of two"
+
+
+@question("powers_of_two")
+def _are_powers_of_two(array: np.ndarray) -> bool:
+    mantissa, _ = np.frexp(_wide(array))
+    return bool(np.all(np.abs(mantissa) == 0.5))
 
 
 def _times_reciprocal(match: Match) -> Node:
-    array = _array(match.c)
-    return ops.mul(match.x, constant((1 / _wide(array)).astype(array.dtype)))
+    content = match.c.attributes
+    reciprocal = Content.derived("reciprocal", (), (content,), content.type)
+    return ops.mul(match.x, constant_of(reciprocal.settled()))
+
+
+@derivation("reciprocal")
+def _reciprocal(parameters: tuple[()], array: np.ndarray) -> np.ndarray:
+    return (1 / _wide(array)).astype(array.dtype)
 
 
 def _repeats_no_division(match: Match) -> bool | str:
@@ -68,8 +89,12 @@ def _counts_up(node: Node) -> bool:
         return node.attributes.axis == node.ndim - 1
     if node.op.name != "constant":
         return False
-    values = _array(node).reshape(-1)
-    return bool(np.array_equal(values, np.arange(values.size)))
+    return ask("counts_up", node.attributes)
+
+
+@question("counts_up")
+def _is_a_count(array: np.ndarray) -> bool:
+    return bool(np.array_equal(array.reshape(-1), np.arange(array.size)))
 
 
 def _is_one_hot_times_table(match: Match) -> bool | str:
@@ -83,23 +108,31 @@ def _is_one_hot_times_table(match: Match) -> bool | str:
         return "it does not compare with 0, 1, 2, ..."
     if match.w.shape[0] < FEW_ROWS:
         return f"a product with fewer than {FEW_ROWS} rows costs no more than looking one up"
-    finite = bool(np.all(np.isfinite(_wide(_array(match.w)))))
-    return finite or "the table holds inf or NaN, which 0 does not silence"
+    return ask("finite", match.w.attributes) or "the table holds inf or NaN, which 0 does not silence"
+
+
+@question("finite")
+def _is_finite(array: np.ndarray) -> bool:
+    return bool(np.all(np.isfinite(_wide(array))))
 
 
 def _look_up(match: Match) -> Node:
     a: DotAttributes = match.root.attributes
-    table = _table(_array(match.w), a.alpha, match.root.dtype)
+    content = match.w.attributes
+    type_ = TensorType(match.root.dtype, (content.type.shape[0] + 1, *content.type.shape[1:]))
+    table = constant_of(Content.derived("rows_and_zeros", (a.alpha, type_.dtype), (content,), type_))
     rows = ops.reshape(match.index, shape=match.index.shape[:-1])
     if rows.dtype not in (INT32, INT64):
         rows = ops.cast(rows, dtype=INT64)
     unsigned = UINT32 if rows.dtype is INT32 else UINT64  # as which a negative index is out of range too
     inside = ops.minimum(ops.bitcast(rows, dtype=unsigned), table.shape[0] - 1)
-    return ops.take(constant(table), ops.bitcast(inside, dtype=rows.dtype), axis=0)
+    return ops.take(table, ops.bitcast(inside, dtype=rows.dtype), axis=0)
 
 
-def _table(rows: np.ndarray, alpha: float, dtype: DType) -> np.ndarray:
+@derivation("rows_and_zeros")
+def _table(parameters: tuple[float, DType], rows: np.ndarray) -> np.ndarray:
     """The rows as the product gives them, and a row of zeros for indices out of range."""
+    alpha, dtype = parameters
     wide = dtype_of(dtype.numpy).accumulator.numpy
     padded = np.concatenate([rows, np.zeros((1, *rows.shape[1:]), rows.dtype)]).astype(wide) + wide.type(0)
     scaled = padded if alpha == 1 else padded * wide.type(alpha)
