@@ -317,7 +317,7 @@ def _program(graph: Graph, options: Options, report: Report, clock: _Clock, road
     target = options.target or host()
     chosen = (options.numerics, tuple(sorted(options.disable)))
     entry = entry_of(graph, road.__name__, chosen, target, report.hint)
-    clock.lap("look up")
+    clock.lap("cache")
     stored = entry.find() if entry is not None else None
     program = load_known(stored.code, stored.spec, stored.contents, options.threads) if stored else None
     if stored is not None and program is not None:
@@ -335,7 +335,7 @@ def _program(graph: Graph, options: Options, report: Report, clock: _Clock, road
     if entry is not None:
         code = made.code
         entry.put(Stored(spec_of(code), made.built.outputs, code.program.contents, code.key, summary))
-        clock.lap("store")
+        clock.lap("cache")
     return NativeCompiled(captured or graph, options, report, made.built.outputs, program, lambda: made)
 
 

@@ -26,6 +26,7 @@ ORDER = [
     {"schedule"},
     {"codegen"},
     {"runtime"},
+    {"program_cache"},
     {"compiler"},
     {"variants"},
     {"api", "onnx", "torch"},

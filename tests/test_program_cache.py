@@ -71,7 +71,7 @@ def test_a_second_process_takes_the_program_and_gives_the_same_bits():
     second = check(layers(0), stored=True)
     x = arrays_for(layers(0))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(first(*x), second(*x), strict=True))
-    assert second.report.cached and list(second.report.seconds) == ["look up", "load"]
+    assert second.report.cached and list(second.report.seconds) == ["cache", "load"]
 
 
 def test_other_weights_take_the_same_program():

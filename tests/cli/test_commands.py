@@ -78,7 +78,7 @@ def test_explain_tells_what_was_done(folder: Path, planish: Callable) -> None:
     assert found["kernels"] == {"before": 4, "after": 1, "ratio": 4.0}
     assert found["bytes"]["before"] > found["bytes"]["after"] > 0
     assert found["hint"] == {"N": 1} and found["memory"]["planned"] == 0
-    assert {"verify", "rewrite", "schedule", "generate", "compile"} == set(found["ms"])
+    assert {"cache", "verify", "rewrite", "schedule", "generate", "compile"} == set(found["ms"])
     assert ["simplify", "add_zero"] in [[r["pass_name"], r["rule"]] for r in found["rewrites"]]
     text = planish("explain", "layer.onnx", "--numerics", "fast", "--rewrites").out
     assert "4 -> 1 (one per op -> after fusion)" in text and "add_zero" in text and "Rewrites" in text

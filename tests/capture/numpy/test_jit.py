@@ -427,7 +427,7 @@ def test_plain_calls_go_straight_to_a_program_that_offers_it(monkeypatch: pytest
 
     def compile_graph(graph: Any, options: Any) -> Any:
         made = planish.compiler.compile_graph(graph, options)
-        return Offering(made.captured, made.optimized, made.options, made.report)
+        return Offering(made.captured, made.options, made.report)
 
     monkeypatch.setattr(planish.variants.function, "compile_graph", compile_graph)
     f = library(lambda x, y: x * 2 + y * SCALE)
