@@ -5,6 +5,7 @@
     exported.py   planish.from_exported
     program.py    the call: tensors in, tensors out
     weights.py    parameters as constants, and their guards
+    failures.py   wrong programs fail as eager fails
     watch.py      what torch says of breaks, recompiles and limits; breaks.py and recompiles.py read it
     settings.py   modes and options
 

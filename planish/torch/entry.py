@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from planish.torch.dynamo import compile_dynamo
-from planish.torch.settings import settings_of
+from planish.torch.failures import failing_as_eager
+from planish.torch.settings import Settings, settings_of
 
 
 def compile(
@@ -40,7 +42,18 @@ def compile(
         mode, {"numerics": numerics, "strategy": strategy, "freeze": freeze, "host": host, "disable": disable}
     )
 
-    def planish(module: Any, example_inputs: Any) -> Any:
-        return compile_dynamo(module, example_inputs, settings)
+    compiled = torch.compile(model, backend=Backend(settings), dynamic=dynamic, fullgraph=fullgraph)
+    if not isinstance(model, torch.nn.Module):
+        return failing_as_eager(compiled, model)
+    compiled.forward = failing_as_eager(compiled.forward, model)
+    return compiled
 
-    return torch.compile(model, backend=planish, dynamic=dynamic, fullgraph=fullgraph)
+
+@dataclass(frozen=True)
+class Backend:
+    """The backend with settings. Equal ones are one to Dynamo: functions compiled twice share their code."""
+
+    settings: Settings
+
+    def __call__(self, module: Any, example_inputs: Any) -> Any:
+        return compile_dynamo(module, example_inputs, self.settings)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planish.capture.torch.call import Call, as_node, broadcast, cast, number, translates
+from planish.capture.torch.promotion import Number
 from planish.ir import Node
 from planish.ops.rules import ops
 from planish.types import BOOL, DType
@@ -169,6 +170,9 @@ def pow_scalar(call: Call, x: Node, exponent: Any) -> Node:
         return wide(call, _POWERS[float(exponent)], x)
     if call.dtype.is_integer and isinstance(exponent, int) and exponent < 0:
         call.refuse("integers to negative integer powers are not allowed")
+    if call.dtype.is_integer and isinstance(exponent, Number):
+        allowed = ops.ge(exponent.node, number(0, exponent.node.dtype))
+        call.check(allowed, "RuntimeError", "Integers to negative integer powers are not allowed.")
     return ops.pow(as_node(x, call.dtype), as_node(exponent, call.dtype))
 
 

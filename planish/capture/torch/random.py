@@ -70,7 +70,10 @@ def bernoulli(call: Call, x: Node, *arguments: Any) -> Node:
         _refuse_generator(call, arguments[1])
         return cast(_hits(call, number(float(arguments[0]), FLOAT64)), call.dtype)
     _refuse_generator(call, arguments[0])
-    return cast(_hits(call, cast(x, x.dtype.accumulator)), call.dtype)
+    p = cast(x, x.dtype.accumulator)
+    inside = ops.bitwise_and(ops.ge(p, number(0, p.dtype)), ops.le(p, number(1, p.dtype)))
+    call.check(inside, "RuntimeError", "bernoulli: expected p >= 0 and p <= 1")
+    return cast(_hits(call, p), call.dtype)
 
 
 def _hits(call: Call, probability: Node) -> Node:
