@@ -17,7 +17,7 @@
 
 The translations are tables, overload -> our ops, in files by family: pointwise, movement, creation,
 reductions, contractions, normalization, indexing, selection, convolution, pooling, attention, random,
-special, gamma, bessel, orthogonal. torch is loaded at the first call.
+special, gamma, bessel, orthogonal, losses, checks. torch is loaded at the first call.
 """
 
 from __future__ import annotations
