@@ -8,6 +8,7 @@ place).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +26,24 @@ def decompositions() -> dict[Any, Any]:
     import torch._refs  # noqa: F401
     from torch._decomp import decomposition_table
 
-    return {op: function for op, function in decomposition_table.items() if _is_used(op)}
+    theirs = {op: function for op, function in decomposition_table.items() if _is_used(op)}
+    return {**theirs, **_own()}
+
+
+def _own() -> dict[Any, Any]:
+    """torch's tracing gives another shape for a negative axis of these."""
+    import torch
+
+    def counted_from_0(op: Any) -> Callable[..., Any]:
+        def decomposed(x: Any, *args: Any, **keywords: Any) -> Any:
+            given = dict(zip((a.name for a in op._schema.arguments[1:]), args)) | keywords
+            axis = given.get("dim")
+            return NotImplemented if axis is None or axis >= 0 else op(x, **{**given, "dim": axis + x.ndim})
+
+        return decomposed
+
+    unique = (torch.ops.aten.unique_consecutive.default, torch.ops.aten.unique_dim.default)
+    return {op: counted_from_0(op) for op in unique}
 
 
 def _is_used(op: Any) -> bool:

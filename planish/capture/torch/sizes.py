@@ -3,6 +3,7 @@ ranges, and the sizes it was seen with become hints."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from operator import mul
 from typing import Any
@@ -17,9 +18,11 @@ LEAST, MOST = -(2**63), 2**62  # an int argument's range; what is as large has n
 
 class Sizes:
     """The symbols of one graph; `hints` are the sizes of the call it was captured with. Those in `fresh`
-    depend on what tensors hold."""
+    depend on what tensors hold; `say` has a size computed that is no polynomial of others."""
 
     def __init__(self) -> None:
+        self.say: Callable[[Any], Expr] | None = None
+        self.said: dict[Any, Expr] = {}
         self.symbols: dict[str, Dim] = {}
         self.hints: dict[str, int] = {}
         self.fresh: set[str] = set()
@@ -43,13 +46,21 @@ class Sizes:
         if expr.is_Symbol:
             return self._symbol(expr, env)
         kind = type(expr).__name__
-        parts = [self._converted(a, env) for a in expr.args]
-        if kind == "Pow":
-            return reduce(mul, [parts[0]] * int(expr.args[1]))
         combine = _COMBINE.get(kind)
+        if not is_polynomial(expr):
+            return self._said(expr)
+        parts = [self._converted(a, env) for a in expr.args]
         if combine is None:
-            raise UnsupportedOp(f"a size {expr}: planish does not have {kind} of sizes")
+            return reduce(mul, [parts[0]] * int(expr.args[1]))
         return reduce(combine, parts)
+
+    def _said(self, expr: Any) -> Expr:
+        """A size that is computed as a number."""
+        if expr not in self.said:
+            if self.say is None:
+                raise UnsupportedOp(f"a size {expr}: planish does not have {type(expr).__name__} of sizes")
+            self.said[expr] = self.say(expr)
+        return self.said[expr]
 
     def _symbol(self, expr: Any, env: Any) -> Dim:
         name = str(expr)
@@ -73,6 +84,12 @@ class Sizes:
         found = self.symbols[name]
         assert isinstance(found, Expr)
         return found
+
+
+def is_polynomial(expr: Any) -> bool:
+    """Whether a sympy expression has a Dim: of sizes, by what Dims have."""
+    is_known = type(expr).__name__ in (*_COMBINE, "Pow") and all(map(is_polynomial, expr.args))
+    return expr.is_Integer or expr.is_Symbol or is_known
 
 
 def _range(expr: Any, env: Any) -> tuple[int, int | None]:

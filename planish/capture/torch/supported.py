@@ -9,6 +9,7 @@ from typing import Any
 from planish.capture.torch.call import find_translation
 from planish.capture.torch.complex import find_complex_translation
 from planish.capture.torch.control import CONTROL, INLINED
+from planish.capture.torch.expand import EXPANDED
 from planish.capture.torch.fx import (
     EFFECTS,
     is_control,
@@ -26,7 +27,7 @@ CHECKED = {  # calls that only say what AOTAutograd and torch.export have seen t
     "aten.sym_constrain_range_for_size.default",
 }
 ASSERTION = "aten._assert_scalar.default"
-READ = "aten._local_scalar_dense.default"
+READ = ("aten._local_scalar_dense.default", "aten.item.default")
 
 
 def refuse_unsupported(nodes: Sequence[Any], host: bool) -> None:
@@ -57,7 +58,7 @@ def _is_known(node: Any, host: bool) -> bool:
     if name == EFFECTS:
         return host and can_host(node.args[1]) and not node.args[1]._schema.returns
     if is_control(node.target):
-        return name in CONTROL or name in INLINED
+        return name in CONTROL or name in INLINED or name in EXPANDED
     if not is_overload(node.target):
         return isinstance(value, (int, float, bool)) or value is None
     if name in CHECKED or name == ASSERTION or (host and can_host(node.target)):

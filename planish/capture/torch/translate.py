@@ -16,6 +16,7 @@ from planish.capture.torch.call import Call, Translation, cast, find_translation
 from planish.capture.torch.captured import Captured
 from planish.capture.torch.complex import Complex, find_complex_translation, has_complex
 from planish.capture.torch.control import CONTROL, INLINED
+from planish.capture.torch.expand import EXPANDED, expanded
 from planish.capture.torch.fx import (
     EFFECTS,
     flat,
@@ -35,7 +36,7 @@ from planish.capture.torch.layouts import memory_order
 from planish.capture.torch.promotion import Number, own_dtype, part_dtype
 from planish.capture.torch.results import Results
 from planish.capture.torch.scalars import scalar_of
-from planish.capture.torch.sizes import Sizes
+from planish.capture.torch.sizes import Sizes, is_polynomial
 from planish.capture.torch.supported import ASSERTION, CHECKED, READ, refuse_unsupported
 from planish.capture.torch.tensors import constant_array
 from planish.errors import CaptureError, TypeRuleError, UnsupportedOp
@@ -71,6 +72,7 @@ class Translator:
         self.notes: dict[Node, Note] = {}
         self.effects: list[Node] = []
         self.in_shapes: set[str] = set()
+        sizes.say = self._say
 
     def captured(self) -> Captured:
         nodes = self._known_nodes()
@@ -119,7 +121,7 @@ class Translator:
         if node.target is operator.getitem:
             return self._argument(node.args[0])[node.args[1]]
         value, name = node.meta.get("val"), str(node.target)
-        if name == READ:
+        if name in READ:
             return self._read(value, self._argument(node.args[0]))
         if is_symbolic_int(value) or is_symbolic_number(value):
             return self._number(value)
@@ -201,11 +203,8 @@ class Translator:
 
     def _number(self, value: Any) -> Any:
         """A size, or a number known at run time."""
-        if is_symbolic_int(value):
-            try:
-                return self.sizes.dim(value)
-            except UnsupportedOp:
-                pass
+        if is_symbolic_int(value) and is_polynomial(value.node.expr):
+            return self.sizes.dim(value)
         if value.node.is_constant():
             return value.node.maybe_as_int() if is_symbolic_int(value) else value.node.expr
         return Number(scalar_of(value.node.expr, self._symbol))
@@ -236,6 +235,12 @@ class Translator:
                 self.sizes.fresh_symbol(name)
         return self._number(value)
 
+    def _say(self, expr: Any) -> Expr:
+        """A size that is no polynomial of others: a host op says it."""
+        size = self.sizes.fresh_symbol(f"n{len(self.sizes.symbols)}", 0)
+        self.effects.append(said(scalar_of(expr, self._symbol), size))
+        return size
+
     def _assert(self, call: Call, node: Any) -> None:
         """What torch could not see to when it traced: a condition on numbers read from tensors."""
         condition, message = self._arguments(node)
@@ -248,8 +253,10 @@ class Translator:
         arguments = [self._argument(a) for a in node.args]
         keywords = {name: self._argument(a) for name, a in node.kwargs.items()}
         if call.overload in INLINED:
-            graph, operands = INLINED[call.overload](*arguments, **keywords)
-            return self._inlined(graph, operands)
+            return self._inlined(*INLINED[call.overload](*arguments, **keywords))
+        if call.overload in EXPANDED:
+            graph, taken = expanded(node, self._graph_at)
+            return self._inlined(graph, [self.values[n] for n in taken])
         try:
             return CONTROL[call.overload](call, self._body, *arguments, **keywords)
         except TypeRuleError as error:
@@ -263,7 +270,7 @@ class Translator:
         for index, (node, x) in enumerate(zip(nodes, operands)):
             inputs.append(input_node(f"{node.name}.{index}", x.tensor))
             inner.values[node] = inputs[-1]
-        outputs = inner._run(nodes)
+        outputs = flat(inner._run(nodes))
         if inner.effects or inner.inputs.nodes:
             raise UnsupportedOp(f"{self.name}: a graph of a control operator with checks or random numbers")
         return inner._graph(inputs, outputs)
@@ -274,9 +281,15 @@ class Translator:
         self.values.update(zip(inner, operands))
         return self._run(inner)
 
-    def _run(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
+    def _run(self, nodes: Sequence[Any]) -> Any:
         self._walk(nodes)
-        return tuple(map(self._argument, flat(nodes[-1].args[0])))
+        return self._argument(nodes[-1].args[0])
+
+    def _graph_at(self, node: Any) -> Any:
+        import torch
+
+        found = self.values[node]
+        return found if isinstance(found, torch.fx.GraphModule) else None
 
     # --- arguments
 
@@ -323,7 +336,7 @@ class Translator:
     def _attribute(self, node: Any) -> Any:
         import torch
 
-        found = self.module
+        found = node.graph.owning_module
         for part in node.target.split("."):
             found = getattr(found, part)
         if isinstance(found, torch.fx.GraphModule):
