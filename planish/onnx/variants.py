@@ -30,13 +30,13 @@ from planish.types import Dim, Expr, TensorType, dtype_of, symbol, symbols_of
 
 KEPT = 16
 
-_PLAIN = frozenset({"canonicalise", "fold_constants", "simplify", "substitute", "fold_scale", "share", "fuse",
-                    "assign_layouts", "register_tile", "prepack", "in_place"})
+_PLAIN = frozenset({"canonicalise", "fold_constants", "simplify", "substitute", "fold_scale", "share",
+                    "recognise", "fuse", "assign_layouts", "register_tile", "prepack", "in_place"})
 
 # What each level leaves out: all rewriting; fusion; changes of layout. LAYOUT and ALL leave out nothing.
 LEVELS: dict[GraphOptimizationLevel, frozenset[str]] = {
     GraphOptimizationLevel.ORT_DISABLE_ALL: _PLAIN,
-    GraphOptimizationLevel.ORT_ENABLE_BASIC: frozenset({"fuse", "assign_layouts", "prepack"}),
+    GraphOptimizationLevel.ORT_ENABLE_BASIC: frozenset({"recognise", "fuse", "assign_layouts", "prepack"}),
     GraphOptimizationLevel.ORT_ENABLE_EXTENDED: frozenset({"assign_layouts", "prepack"}),
     GraphOptimizationLevel.ORT_ENABLE_LAYOUT: frozenset(),
     GraphOptimizationLevel.ORT_ENABLE_ALL: frozenset(),

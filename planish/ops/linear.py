@@ -45,10 +45,14 @@ from planish.types import (
 
 @dataclass(frozen=True)
 class AttentionAttributes:
-    """`scale` None is 1 / sqrt(D). Causal: query i sees keys 0 ... i."""
+    """`scale` None is 1 / sqrt(D). Causal: query i sees keys 0 ... i; values it does not see may be anything.
+    A bool mask puts `hidden` in the place of a score. `unseen`: what a query gives all of whose scores are
+    -inf, "nan" or "zero"."""
 
     scale: float | None = None
     causal: bool = False
+    hidden: float = -np.inf
+    unseen: str = "nan"
 
 
 @dataclass(frozen=True)
@@ -106,12 +110,13 @@ matmul = define("matmul", "linear", _matmul_rule, operands=2, dtypes=NUMBERS,
 # --- attention
 
 def _attention_rule(attributes: AttentionAttributes, *operands: TensorType) -> TensorType:
-    require(len(operands) in (3, 4), f"takes q, k, v and perhaps a mask, not {len(operands)} operands")
+    require(len(operands) >= 3, f"takes q, k, v and perhaps masks, not {len(operands)} operands")
     q, k, v, *mask = operands
     require_same_dtype(q, k, v)
     require(q.rank >= 2 and q.rank == k.rank == v.rank, "q, k, v are [..., length, features] of one rank")
-    require(q.shape[:-2] == k.shape[:-2] == v.shape[:-2],
-            "q, k, v are to have the same axes before the last two")
+    require(all(broadcast_shapes(x.shape[:-2], q.shape[:-2]) == q.shape[:-2] for x in (k, v)),
+            "the axes of k and v before the last two are to be those of q, or 1")
+    require(attributes.unseen in ("nan", "zero"), f"unseen is 'nan' or 'zero', not {attributes.unseen!r}")
     require_equal_sizes("features of q and k", q.shape[-1], k.shape[-1])
     require_equal_sizes("lengths of k and v", k.shape[-2], v.shape[-2])
     require(attributes.scale is not None or is_static(q.shape[-1]),
@@ -128,19 +133,30 @@ def _attention(a: AttentionAttributes, q: Any, k: Any, v: Any, *mask: Any) -> An
     """softmax(scale * q k^T + mask) v (Vaswani et al., Attention Is All You Need, 2017)."""
     rank = len(q.shape)
     batch, last = tuple(range(rank - 2)), (rank - 1,)
+    k, v = (ops.broadcast_to(x, shape=(*q.shape[:-2], *x.shape[-2:])) if x.shape[:-2] != q.shape[:-2] else x
+            for x in (k, v))
     scale = 1 / sqrt(q.shape[-1]) if a.scale is None else a.scale
     scores = ops.dot_general(q, k, lhs_contract=last, rhs_contract=last, lhs_batch=batch, rhs_batch=batch,
                              alpha=scale)
-    hidden = like(q, -np.inf)
     if a.causal:
         row, column = (apply_nullary(ops.iota, q, shape=tuple(scores.shape[-2:]), axis=i, dtype=INT64)
                        for i in (0, 1))
-        scores = ops.select(ops.ge(row, column), scores, hidden)
+        scores = ops.select(ops.ge(row, column), scores, like(q, -np.inf))
     for m in mask:
-        scores = ops.select(m, scores, hidden) if dtype_of(m.dtype) is BOOL else ops.add(scores, m)
-    weights = ops.softmax(scores, axis=rank - 1)
+        scores = ops.select(m, scores, like(q, a.hidden)) if dtype_of(m.dtype) is BOOL else ops.add(scores, m)
+    weights = ops.softmax(scores, axis=rank - 1) if a.unseen == "nan" else _weights_or_zero(scores)
     return ops.dot_general(weights, v, lhs_contract=last, rhs_contract=(rank - 2,), lhs_batch=batch,
                            rhs_batch=batch)
+
+
+def _weights_or_zero(scores: Any) -> Any:
+    """softmax over the last axis; 0 where every score is -inf."""
+    last = (len(scores.shape) - 1,)
+    largest = ops.reduce_max(scores, axes=last, keepdims=True)
+    blind = ops.eq(largest, like(scores, -np.inf))
+    e = ops.exp(ops.sub(scores, ops.select(blind, like(scores, 0), largest)))
+    total = ops.reduce_sum(e, axes=last, keepdims=True)
+    return ops.div(e, ops.select(blind, like(scores, 1), total))
 
 
 def _attention_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
@@ -154,6 +170,16 @@ def _attention_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sampl
     yield Sample((x(9, 8), x(17, 8), x(17, 8), rng.uniform(size=(9, 17)) < 0.7), plain, "bool mask")
     yield Sample((x(2, 9, 8), x(2, 17, 8), x(2, 17, 8), x(9, 17)), plain, "additive mask")
     yield Sample((strided(x(9, 8)), x(8, 17).T, strided(x(17, 8))), plain, "strided")
+    mask = rng.uniform(size=(2, 1, 17)) < 0.5
+    mask[0] = False
+    for unseen in ("nan", "zero"):
+        yield Sample((x(2, 9, 8), x(2, 17, 8), x(2, 17, 8), mask), {**plain, "unseen": unseen},
+                     "nothing seen")
+    yield Sample((x(2, 6, 70, 20), x(2, 1, 300, 20), x(1, 1, 300, 20)), {"scale": 0.3, "causal": True},
+                 "shared keys, blocks")
+    yield Sample((x(2, 9, 8), x(2, 17, 8), x(2, 17, 8), rng.uniform(size=(2, 1, 17)) < 0.5, x(9, 1)),
+                 {**plain, "hidden": -3.0}, "two masks")
+    yield Sample((x(3, 50, 8), x(3, 290, 8), x(3, 290, 12), x(3, 50, 290)), plain, "mask and blocks")
     yield Sample((x(2, 0, 8), x(2, 3, 8), x(2, 3, 8)), plain, "no queries")
     yield Sample((x(16, 130, 32), x(16, 140, 32), x(16, 140, 32)), plain, "parallel")
 

@@ -5,18 +5,23 @@ from dataclasses import dataclass
 
 from planish.ir import Graph, Node
 from planish.passes.protocol import Context, local_step
+from planish.rewrite.rules.attention import has_kernel
 
 
 @dataclass(frozen=True)
 class Decompose:
-    """`keep` names composite ops that a later stage has a kernel for."""
+    """An attention that a later stage has a kernel for is kept, unless the order of sums is to stay as it is
+    written (strict) or `recognise` is switched off."""
 
     name: str = "decompose"
     reason: str = "first: all that follows sees only primitives"
-    keep: frozenset[str] = frozenset()
 
     def run(self, graph: Graph, context: Context) -> Graph:
-        return context.rewrite(graph, local_step(self.decomposed, context.disable))
+        keeps = context.numerics != "strict" and "recognise" not in context.disable
+
+        def change(node: Node) -> tuple[Node, str] | None:
+            return None if keeps and has_kernel(node) else self.decomposed(node)
+        return context.rewrite(graph, local_step(change, context.disable))
 
     def decomposed(self, node: Node) -> tuple[Node, str] | None:
         if node.op.name == "item" and self.applies(node.operands[0]):
@@ -27,7 +32,7 @@ class Decompose:
         return None
 
     def applies(self, node: Node) -> bool:
-        return node.op.has("composite") and node.op.name not in self.keep
+        return node.op.has("composite")
 
 
 def _parts(node: Node) -> tuple[Node, ...]:

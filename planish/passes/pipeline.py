@@ -19,7 +19,7 @@ from planish.passes.rewriting import Rewriting
 from planish.passes.share import Share
 from planish.rewrite import Numerics
 from planish.rewrite.driver import Observer
-from planish.rewrite.rules import ALGEBRA, FOLD_SCALE, MOVEMENT, SUBSTITUTE
+from planish.rewrite.rules import ALGEBRA, FOLD_SCALE, MOVEMENT, RECOGNISE, SUBSTITUTE
 
 decompose = Decompose()
 canonicalise = Canonicalise()
@@ -29,6 +29,7 @@ substitute = Rewriting("substitute", "after the algebra: it brings together what
                         SUBSTITUTE + MOVEMENT)
 fold_scale = Rewriting("fold_scale", "after substitution: a division by 8 is a scale by then", FOLD_SCALE)
 share = Share()
+recognise = Rewriting("recognise", "after sharing: it looks for exponentials over their own sum", RECOGNISE)
 drop_dead = DropDead()
 
 PIPELINE: tuple[Pass, ...] = (
@@ -39,6 +40,7 @@ PIPELINE: tuple[Pass, ...] = (
     substitute,
     fold_scale,
     share,
+    recognise,
     drop_dead,
 )
 

@@ -105,7 +105,7 @@ class _Fusion:
             self.place_control(root)
             return
         alone = Group([root], fixed_rank(root))
-        alone.reads = self.reads_of(*self.build([root], self.own_rank(alone)))
+        alone.reads = self.reads_of(*self.build([root], self.own_rank(alone))[:2])
         alone.needs = {self.group_of[n] for n in alone.reads if n in self.group_of}
         for group in self.candidates(alone):
             refusal = self.join(group, alone, root)
@@ -149,6 +149,8 @@ class _Fusion:
         """Put `root` into `group`; or the reason it can't be."""
         if any(is_serial(r) for r in (*group.roots, root)):
             return "a serial kernel stands alone"
+        if any(r.op.name == "attention" for r in (*group.roots, root)):
+            return "an attention stands alone"
         if any(_reaches(g, group) for g in alone.needs if g is not group):
             return "another kernel stands between"
         if not alone.needs >= {group} and (group.is_contraction or root.op.has("contraction")):
@@ -186,7 +188,7 @@ class _Fusion:
             return "a contraction begins a kernel"
         if shared < ENOUGH_POINTS and largest > SMALL_WORK:
             return f"only {shared} points of work"
-        stages, views = self.build([*group.roots, root], rank)
+        stages, views, _ = self.build([*group.roots, root], rank)
         if not self.reads_own_point((*group.roots, root), rank, stages, views):
             return "it reads other points of the shared axes"
         if len(self.reads_of(stages, views)) > MANY_BUFFERS:
@@ -216,17 +218,19 @@ class _Fusion:
     def shared_index(self, root: Node, rank: int) -> tuple:
         return tuple(a.symbol for a in self.shared_axes(root, rank))
 
-    def build(self, roots: list[Node], rank: int) -> tuple[Stages, dict[str, str]]:
-        """The stages of the roots over their first `rank` axes, and the views they read."""
+    def build(self, roots: list[Node], rank: int) -> tuple[Stages, dict[str, str], list[Axis]]:
+        """The stages of the roots over their first `rank` axes, the views they read, and what further axes
+        they share out."""
         scalars = Scalars(self.buffers, indexed=frozenset(roots))
         writer = Writer(scalars, self.shared_index(roots[0], rank))
         for root in roots:
             writer.write(root)
-        return writer.stages, scalars.views
+        return writer.stages, scalars.views, writer.tiles
 
     def reads_of(self, stages: Stages, views: dict[str, str]) -> set[Node]:
         """The nodes whose memory the stages read, their own not counted."""
-        loaded = {x.buffer.name for s in stages for x in walk(*stage_values(s)) if isinstance(x, Load)}
+        loaded = {x.buffer.name for s in stages for x in walk(*stage_values(s))
+                  if isinstance(x, Load) and x.buffer.space == "global"}
         own = {store.buffer.name for s in stages for store in stage_stores(s)}
         return {self.by_name[views.get(name, name)] for name in loaded - own}
 
@@ -247,18 +251,20 @@ class _Fusion:
 
     def kernel(self, group: Group) -> Kernel:
         rank = self.own_rank(group)
-        stages, views = self.build(group.roots, rank)
+        stages, views, tiles = self.build(group.roots, rank)
         self.views.update(views)
         inside = {r for r in group.roots if self.is_internal(group, r, rank)}
         sorts = {s.buffer.name for stage in stages if isinstance(stage, Sort) for s in stage_stores(stage)}
         local = _Local({self.buffers[r].name: r for r in group.roots}, inside, rank, sorts)
         stages = [s for s in map(local.kept, stages) if s is not None]
-        shared = self.shared_axes(group.roots[0], rank)
+        shared = (*self.shared_axes(group.roots[0], rank), *tiles)
         written = tuple(self.buffers[r] for r in group.roots if r not in inside)
         loads = [x for s in stages for x in walk(*stage_values(s)) if isinstance(x, Load)]
         read = {b.name: b for b in (x.buffer for x in loads) if b.space == "global" and b not in written}
+        stored = (store.buffer for s in stages for store in stage_stores(s))
+        rows = {b.name: b for b in stored if b.space == "row"}
         return Kernel(f"{self.prefix}k{self.groups.index(group)}", shared, tuple(stages),
-                      tuple(read.values()), written, tuple(local.rows.values()),
+                      tuple(read.values()), written, tuple({**local.rows, **rows}.values()),
                       serial=any(map(is_serial, group.roots)), ops=tuple(_ops_of(group.roots, self.buffers)))
 
     def is_internal(self, group: Group, root: Node, rank: int) -> bool:

@@ -7,7 +7,7 @@ foreign memory.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from planish.ops.record import get_op
 from planish.schedule.expression import spell_load
 from planish.schedule.kernel import (
     Apply,
+    Axis,
     Buffer,
     Const,
     Index,
@@ -27,7 +28,7 @@ from planish.schedule.kernel import (
     Stage,
     Store,
     has_result,
-    stage_axes,
+    in_loops,
     stage_values,
     walk,
 )
@@ -62,8 +63,8 @@ def run_kernel(kernel: Kernel, memory: Mapping[str, np.ndarray], sizes: Mapping[
         point = {n: int(v[i]) if isinstance(v, np.ndarray) else v for n, v in points.items()}
         rows = {b.name: allocate(b, point) for b in kernel.rows}
         machine = _Machine(kernel, {**memory, **rows}, point)
-        for stage in kernel.stages:
-            machine.run(stage)
+        for loop, stages in in_loops(kernel.stages):
+            machine.run_all(loop, stages)
 
 
 def allocate(buffer: Buffer, sizes: Mapping[str, int]) -> np.ndarray:
@@ -109,10 +110,21 @@ class _Machine:
         self.kernel, self.memory, self.point = kernel, memory, point
         self.results: dict[str, np.ndarray] = {}
 
+    def run_all(self, loop: Axis | None, stages: Sequence[Stage | Sort]) -> None:
+        """Stages in order, for each point of the loop around them."""
+        outside = self.point
+        for i in range(1 if loop is None else int(dim_values(loop.extent, outside))):
+            self.point = outside if loop is None else {**outside, loop.name: i}
+            for stage in stages:
+                self.run(stage)
+        self.point = outside
+
     def run(self, stage: Stage | Sort) -> None:
         nest = _Nest(self, stage)
         if isinstance(stage, Sort):
             self.sort(stage, nest)
+        elif stage.at:
+            self.combine_at(stage, nest)
         elif stage.combine:
             self.combine(stage, nest)
         else:
@@ -129,6 +141,17 @@ class _Machine:
             if stage.running:
                 kept = np.concatenate([first[None], values])[:-1] if stage.running == "exclusive" else values
                 self.store(stage.store, nest, ufunc.accumulate(kept, dtype=wide).astype(own))
+
+    def combine_at(self, stage: Stage, nest: _Nest) -> None:
+        """The inner loops are the same at every point."""
+        wide, own, ufunc = stage.dtype.accumulator.numpy, stage.dtype.numpy, COMBINES[stage.combine]
+        points, count = loop_points(stage.at, self.point)
+        values = nest.value(stage.value).astype(wide).reshape(count, nest.count // max(count, 1))
+        first = np.asarray(identity(stage.combine, stage.dtype.accumulator)).astype(wide)
+        with np.errstate(all="ignore"):
+            results = np.asarray(ufunc.reduce(values, axis=1, dtype=wide, initial=first)).astype(own)
+        nest.move_to({a.name: np.asarray(points[a.name]) for a in stage.at}, count)
+        self.store(stage.store, nest, results)
 
     def sort(self, stage: Sort, nest: _Nest) -> None:
         keys = nest.value(stage.key)
@@ -157,7 +180,7 @@ class _Nest:
 
     def __init__(self, machine: _Machine, stage: Stage | Sort):
         self.machine = machine
-        self.points, self.count = loop_points(stage_axes(stage), machine.point)
+        self.points, self.count = loop_points(stage.own_axes, machine.point)
         self.known: dict[int, np.ndarray] = {}
         for scalar in walk(*stage_values(stage)):
             self.known[id(scalar)] = self._evaluate(scalar)

@@ -11,14 +11,16 @@
 A kernel runs its stages in order for every point of its shared axes. A stage maps (stores a value at every
 point of its own axes), reduces over its axes to one value that later stages name, scans, or sorts. Points of
 the shared axes are independent unless the kernel is serial, so they may run in any order and on any thread.
+Neighbouring stages may stand inside a loop of their own, which runs them all for each of its points in turn.
 Index expressions are `Dim`s over axes and symbols; an index known only at run time (a gather) is a scalar
 expression.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from math import prod
 
 from planish.types import INT64, Dim, DType, Shape, TensorType, symbol, symbols_of
@@ -156,6 +158,10 @@ class Stage:
              `dtype`, is `Result(name)` for later stages. Accumulation is in dtype.accumulator
     scan     running "inclusive" or "exclusive": as reduce over the one axis (none: one point), and every
              running value is stored, rounded where the stage is in the accumulator of the buffer's dtype
+
+    A reduction `at` points of its own is one at each of them; it has no name, but `store` takes the result
+    there. Unrolled axes of `at` are a register tile: as many accumulators at once. `inside` is the loop
+    around the stage; neighbours inside one loop run in order for each of its points.
     """
 
     name: str
@@ -165,6 +171,13 @@ class Stage:
     combine: str = ""
     store: Store | None = None
     running: str = ""
+    at: tuple[Axis, ...] = ()
+    inside: Axis | None = None
+
+    @property
+    def own_axes(self) -> tuple[Axis, ...]:
+        """The stage's own loops, outermost first."""
+        return self.at + self.axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +195,10 @@ class Sort:
     values: Store | None
     positions: Store | None
     work: Buffer | None = None
+
+    @property
+    def own_axes(self) -> tuple[Axis, ...]:
+        return (self.axis,)
 
 
 @dataclass(frozen=True)
@@ -250,12 +267,20 @@ class Kernel:
 
 
 def stage_axes(stage: Stage | Sort) -> tuple[Axis, ...]:
-    return (stage.axis,) if isinstance(stage, Sort) else stage.axes
+    """The loops around a stage's value beside the shared ones."""
+    around = (stage.inside,) if isinstance(stage, Stage) and stage.inside is not None else ()
+    return around + stage.own_axes
 
 
 def has_result(stage: Stage | Sort) -> bool:
     """Whether later stages may name what the stage comes to."""
-    return isinstance(stage, Stage) and (bool(stage.combine) or not stage.axes)
+    return isinstance(stage, Stage) and not stage.at and (bool(stage.combine) or not stage.axes)
+
+
+def in_loops(stages: Iterable[Stage | Sort]) -> Iterator[tuple[Axis | None, list[Stage | Sort]]]:
+    """Neighbouring stages by the loop around them; those without one stand together."""
+    for loop, group in groupby(stages, lambda s: s.inside if isinstance(s, Stage) else None):
+        yield loop, list(group)
 
 
 def stage_stores(stage: Stage | Sort) -> tuple[Store, ...]:

@@ -11,6 +11,7 @@ from time import perf_counter
 
 from planish.ir.graph import Graph
 from planish.ir.node import Node
+from planish.schedule.attention import is_attention, schedule_points
 from planish.schedule.buffers import Buffers
 from planish.schedule.choose import schedule_loops
 from planish.schedule.contraction import schedule_contraction
@@ -30,6 +31,8 @@ Where = tuple[tuple[str, int], ...]
 def schedule_kernel(kernel: Kernel, machine: Machine, hint: dict[str, int], buffers: Buffers,
                     disable: frozenset[str]) -> list[Kernel]:
     """The kernel with its schedule, after any kernels that prepare its operands (packing)."""
+    if is_attention(kernel):
+        return [schedule_points(kernel, machine)]
     tiled: list[Kernel] | None = None
     if "register_tile" not in disable:
         tiled = schedule_contraction(kernel, machine, hint, buffers, disable)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import prod
 
 from planish.ir.graph import Graph
-from planish.schedule.kernel import Apply, Kernel, Sort, Stage, points, stage_values, walk
+from planish.schedule.kernel import Apply, Kernel, Sort, Stage, points, stage_axes, stage_values, walk
 from planish.schedule.program import Launch, Program, every_step
 from planish.schedule.scalars import hinted
 from planish.types import TensorType
@@ -47,7 +47,7 @@ def _flops(kernel: Kernel, hint: dict[str, int]) -> int:
     for stage in kernel.stages:
         if isinstance(stage, Stage):
             ops = sum(isinstance(x, Apply) and x.dtype.is_float for x in walk(*stage_values(stage)))
-            total += shared * _points(stage.axes, hint) * (ops + bool(stage.combine))
+            total += shared * _points(stage_axes(stage), hint) * (ops + bool(stage.combine))
     return total
 
 

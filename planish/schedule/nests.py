@@ -12,6 +12,7 @@ from typing import Any
 
 from planish.errors import UnsupportedOp
 from planish.ir.node import Node
+from planish.schedule.attention import batch_rank, write_attention
 from planish.schedule.kernel import Axis, Buffer, Const, Index, Result, Scalar, Sort, Stage, Store
 from planish.schedule.scalars import (
     Point,
@@ -42,6 +43,8 @@ def row_axis(root: Node) -> int | None:
 
 def kept_axes(root: Node) -> Shape:
     """The axes of a root that can be shared: one point of them owns one piece of its buffer."""
+    if root.op.name == "attention":
+        return root.shape[:batch_rank(root)]
     return _without(root.shape, row_axis(root))
 
 
@@ -93,11 +96,13 @@ def is_serial(root: Node) -> bool:
 @dataclass
 class Writer:
     """Writes the stages of a group's roots; `shared` are the index values of the shared axes. `point` is
-    where they stand among the axes of the root being written, those of size 1 included."""
+    where they stand among the axes of the root being written, those of size 1 included. `tiles` are shared
+    axes that a root adds to those it may share with others."""
 
     scalars: Scalars
     shared: Point
     stages: list[Stage | Sort] = field(default_factory=list)
+    tiles: list[Axis] = field(default_factory=list)
     axes_made: int = 0
     sorts: dict[Node, int] = field(default_factory=dict)   # top_k -> the stage that has its results
     point: Point = ()
@@ -333,7 +338,7 @@ _WRITERS: dict[str, Callable[[Writer, Node], None]] = {
                      "reduce_all"), _reduce),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _scan),
     **dict.fromkeys(("sort", "argsort", "item"), _sort),
-    "dot_general": _dot, "conv": _conv, "reduce_window": _window, "concat": _concat,
-    "scatter_along": _scatter_along, "scatter_nd": _scatter_nd,
+    "dot_general": _dot, "attention": write_attention, "conv": _conv, "reduce_window": _window,
+    "concat": _concat, "scatter_along": _scatter_along, "scatter_nd": _scatter_nd,
 }
 

@@ -32,8 +32,9 @@ class Rebuilder:
             return replace(stage, axis=self.axis(stage.axis), key=self.scalar(stage.key),
                            count=self.dim(stage.count), values=self.store(stage.values),
                            positions=self.store(stage.positions))
-        return replace(stage, axes=tuple(map(self.axis, stage.axes)), value=self.scalar(stage.value),
-                       store=self.store(stage.store))
+        inside = None if stage.inside is None else self.axis(stage.inside)
+        return replace(stage, axes=tuple(map(self.axis, stage.axes)), at=tuple(map(self.axis, stage.at)),
+                       inside=inside, value=self.scalar(stage.value), store=self.store(stage.store))
 
     def store(self, store: Store | None) -> Store | None:
         if store is None:

@@ -98,6 +98,8 @@ class _Chooser:
         """A contraction reads its operands many times; a gather reads from anywhere."""
         if user.op.has("contraction") or user.op.name == "reduce_window":
             return True
+        if user.op.name == "attention":
+            return node in user.operands[:3]
         if user.op.name in ("take", "take_along", "gather_nd", "dynamic_slice"):
             return user.operands[0] is node and self.is_costly(node)
         if user in self.roots or not self.is_free(user):

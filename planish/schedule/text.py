@@ -19,16 +19,22 @@
           values v[s0, a]
           positions p[s0, a]
           work w
+        for j in 4 {
+          o: f32 = add over a in 64 at c in 8 unroll(4):
+            d[c] add= x[s0, 64*j + a]
+        }
     }
 
 A store that joins what is there names the op: `y[i[a]] add= x[a]`. A map without axes is also a name for
-its value, and then may store nothing. Expressions: `schedule/expression.py`. Lines that do not apply are
+its value, and then may store nothing. A reduction `at` points stores what it comes to there. Braces hold the
+stages of a loop around them. Expressions: `schedule/expression.py`. Lines that do not apply are
 left out. Indentation is for the eye; `#` begins a comment line, `->` marks a line.
 """
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 
 from planish.errors import ParseError
@@ -44,6 +50,7 @@ from planish.schedule.kernel import (
     Step,
     Store,
     has_result,
+    in_loops,
     kernel_dims,
     stage_axes,
     stage_values,
@@ -60,9 +67,13 @@ def print_kernel(kernel: Kernel, *, mark: Stage | Sort | None = None) -> str:
     if kernel.shared:
         lines.append(f"  for {_axes(kernel.shared)}:")
     indent = "    " if kernel.shared else "  "
-    for stage in kernel.stages:
-        body = [indent + line for line in _stage(stage, _free_names(kernel))]
-        lines += ["->" + body[0][2:], *body[1:]] if stage is mark else body
+    for loop, stages in in_loops(kernel.stages):
+        inner = indent if loop is None else indent + "  "
+        lines += [] if loop is None else [f"{indent}for {_print_axis(loop)} {{"]
+        for stage in stages:
+            body = [inner + line for line in _stage(stage, _free_names(kernel))]
+            lines += ["->" + body[0][2:], *body[1:]] if stage is mark else body
+        lines += [] if loop is None else [indent + "}"]
     return "\n".join([*lines, "}"])
 
 
@@ -116,11 +127,13 @@ def _free_names(kernel: Kernel) -> Iterator[str]:
 def _stage(stage: Stage | Sort, names: Iterator[str]) -> Iterator[str]:
     speller = Speller(names, tuple(stage_values(stage)))
     body = _sort_body(stage, speller) if isinstance(stage, Sort) else [_result(stage, speller)]
-    over = f" over {_axes(stage_axes(stage))}" if stage_axes(stage) else ""
+    axes = stage.own_axes if isinstance(stage, Sort) else stage.axes
+    over = f" over {_axes(axes)}" if axes else ""
     if isinstance(stage, Sort):
         what = f"sort {'descending' if stage.descending else 'ascending'} first {stage.count}"
     else:
         what = f"{stage.dtype} = {stage.combine or 'map'}" + f" {stage.running}" * bool(stage.running)
+        over += f" at {_axes(stage.at)}" if stage.at else ""
     yield f"{stage.name}: {what}{over}:"
     yield from ("  " + line for line in (*speller.lets, *body))
 
@@ -146,7 +159,7 @@ def _result(stage: Stage, speller: Speller) -> str:
 _HEAD = re.compile(r"kernel (\w+)\((.*?)\) -> \((.*?)\)(?: where (.*))? \{$")
 _BUFFER = re.compile(r"(\w+): (\w+)\[(.*)\](?: order\((.*)\))?$")
 _AXIS = re.compile(r"(\w+) in (.*?)( parallel)?(?: vector\((\d+)\))?(?: unroll\((\d+)\))?$")
-_STAGE = re.compile(r"(\w+): (\w+) = (\w+)(?: (inclusive|exclusive))?(?: over (.*))?:$")
+_STAGE = re.compile(r"(\w+): (\w+) = (\w+)(?: (inclusive|exclusive))?(?: over (.*?))?(?: at (.*))?:$")
 _SORT = re.compile(r"(\w+): sort (ascending|descending) first (.*?) over (.*):$")
 _LET = re.compile(r"(\w+) = (.*)$")
 _STORE = re.compile(r"(\w+\[.*?\]) (\w*)= (.*?)(?: if (.*))?$")
@@ -225,11 +238,11 @@ class _Parser:
         steps = [_step(s) for line in self.take("steps ") for s in split_commas(line)]
         ops = [op for line in self.take("ops ") for op in split_commas(line)]
         serial = bool(self.take("serial"))
-        loops = [a for line in self.take("for ") for a in split_commas(line.removesuffix(":"))]
+        loops = [a for line in self.take("for ", ":") for a in split_commas(line.removesuffix(":"))]
         shared = tuple(_axis(a, self.scope) for a in loops)
         stages = []
         while self.at < len(self.lines):
-            stages.append(self.stage(self.next()))
+            stages += self.loop(self.next()) if self.at_loop() else [self.stage(self.next())]
         tile = tiles[0] if tiles else None
         given, made = map(tuple, arguments)
         return Kernel(name, shared, tuple(stages), given, made, tuple(rows), serial, tile,
@@ -239,10 +252,27 @@ class _Parser:
         self.at += 1
         return self.lines[self.at - 1]
 
-    def take(self, start: str) -> list[str]:
-        """The rest of each of the following lines that begin so."""
+    def at_loop(self) -> bool:
+        return self.lines[self.at].startswith("for ")
+
+    def loop(self, head: str) -> list[Stage | Sort]:
+        """The stages of a loop around them, up to its brace."""
+        outside, self.scope = self.scope, self.scope.inner()
+        inside = _axis(head.removeprefix("for ").removesuffix("{"), self.scope)
+        stages: list[Stage | Sort] = []
+        while self.at < len(self.lines) and self.lines[self.at] != "}":
+            stages.append(self.stage(self.next()))
+        if self.at == len(self.lines):
+            raise ParseError(f"the loop {head!r} has no end")
+        self.next()
+        self.scope = outside
+        return [replace(s, inside=inside) if isinstance(s, Stage) else s for s in stages]
+
+    def take(self, start: str, end: str = "") -> list[str]:
+        """The rest of each of the following lines that begin and end so."""
         taken = []
-        while self.at < len(self.lines) and self.lines[self.at].startswith(start):
+        while self.at < len(self.lines) and self.lines[self.at].startswith(start) \
+                and self.lines[self.at].endswith(end):
             taken.append(self.next().removeprefix(start))
         return taken
 
@@ -264,8 +294,9 @@ class _Parser:
             raise ParseError(f"in the stage {head!r}, near {line!r}: {error}") from error
 
     def plain(self, head: str) -> Stage:
-        name, dtype, combine, running, over = matched(_STAGE, head, "the head of a stage")
+        name, dtype, combine, running, over, points = matched(_STAGE, head, "the head of a stage")
         scope = self.scope.inner()
+        at = tuple(_axis(a, scope) for a in split_commas(points or ""))
         axes = tuple(_axis(a, scope) for a in split_commas(over or ""))
         self.lets(scope)
         line = self.next()
@@ -274,7 +305,7 @@ class _Parser:
             target, update, value, guard = matched(_STORE, line, "a store")
             store = Store(*scope.place(target), update, scope.scalar(guard) if guard else None)
         combine = "" if combine == "map" else combine
-        stage = Stage(name, axes, scope.scalar(value), dtype_of(dtype), combine, store, running or "")
+        stage = Stage(name, axes, scope.scalar(value), dtype_of(dtype), combine, store, running or "", at)
         if has_result(stage):
             self.scope.values[name] = Result(name, stage.dtype)
         return stage

@@ -157,8 +157,10 @@ class _Checker:
         if stage.running and (stage.running not in ("inclusive", "exclusive") or stage.combine not in COMBINES
                               or len(stage.axes) > 1):
             yield "a scan combines over one axis, inclusive or exclusive"
-        if stage.store is not None and stage.combine and not stage.running:
+        if stage.store is not None and stage.combine and not stage.running and not stage.at:
             yield "a reduction stores nothing; a later map stores its result"
+        if stage.at:
+            yield from self.at_form(stage)
         if stage.store is None and (stage.running or not has_result(stage)):
             yield "the values of the stage go nowhere"
         buffer = None if stage.store is None else stage.store.buffer
@@ -166,6 +168,16 @@ class _Checker:
         rounds = buffer is not None and bool(stage.running) and buffer.dtype.accumulator is dtype
         if buffer is not None and buffer.dtype is not dtype and not rounds:
             yield f"the stage is {dtype} and stores to {buffer.name}, which is {buffer.dtype}"
+
+    def at_form(self, stage: Stage) -> Iterator[str]:
+        """What a reduction at points has: a store there, and the same loops at each of them."""
+        names = {a.name for a in stage.at}
+        if not stage.combine or stage.running or stage.store is None:
+            yield "what runs at points of its own is a reduction that stores its result"
+        if any(names & symbols_of(a.extent).keys() for a in stage.axes):
+            yield "the loops of a reduction depend on the point it runs at"
+        if any(a.lanes > 1 for a in stage.at[:-1]):
+            yield "of the axes of its points the last is the vector"
 
     def sort_form(self, stage: Sort) -> Iterator[str]:
         for store, dtype in ((stage.values, stage.key.dtype), (stage.positions, INT64)):
@@ -251,7 +263,7 @@ class _Checker:
     def points_of(self, stage: Stage | Sort, store: Store, text: str) -> Iterator[str]:
         """Each point of a stage stores to an element of its own and loads only that one of its buffer."""
         dims = {n for i in store.index for d in _dims(i) for n in symbols_of(d)}
-        for axis in stage_axes(stage):
+        for axis in stage.at if isinstance(stage, Stage) and stage.at else stage.own_axes:
             if not store.update and axis.name not in dims and axis.extent != 1:
                 yield f"{text} is stored anew by every point of {axis.name}"
         for load in walk(*stage_values(stage)):

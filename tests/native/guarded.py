@@ -128,6 +128,10 @@ def product_of_weights(x: Node) -> Node:
     return ops.relu(ops.matmul(x, constant(weights, x.dtype)))
 
 
+def attention(q: Node, k: Node, v: Node) -> list[Node]:
+    return [ops.attention(q, k, v, causal=causal) for causal in (False, True)]
+
+
 def conv(x: Node, w: Node) -> Node:
     return ops.conv(x, w, **conv_case(1, padding=((1, 1),)))
 
@@ -158,6 +162,7 @@ RUN_TIME: dict[str, Program] = {
     "product of weights": (product_of_weights, "contraction", ((F, (N, 37)),)),
     **{f"product {d}": (product, "contraction", ((d, (N, N)), (d, (N, N)))) for d in (FLOAT16, BFLOAT16)},
     "product of weights bf16": (product_of_weights, "contraction", ((BFLOAT16, (N, 37)),)),
+    "attention": (attention, "composite", ((F, (2, N, 9)), (F, (2, N, 9)), (F, (2, N, 13)))),
     "batches": (product, "contraction", ((F, (3, 5, N)), (F, (3, N, N)))),
     "conv": (conv, "contraction", ((F, (2, 5, N)), (F, (17, 5, 3)))),
     "gather": (gathered, "exact", ((F, (N, 7)), (INT32, (N,)))),
@@ -169,6 +174,8 @@ FIXED: dict[str, Callable[[int], Program]] = {
     "moved": lambda n: (moved, "exact", ((F, (3, n + 1)),)),
     "product": lambda n: (product, "contraction", ((F, (n, 40 - n + 1)), (F, (40 - n + 1, n + 11)))),
     "product of weights": lambda n: (product_of_weights, "contraction", ((F, (n, 37)),)),
+    "attention": lambda n: (attention, "composite", ((F, (2, n, n)), (F, (2, 41 - n, n)),
+                                                     (F, (2, 41 - n, n + 3)))),
 }
 
 

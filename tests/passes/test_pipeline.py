@@ -56,6 +56,14 @@ def scaled_twice(x: Node, w: Node, y: Node) -> tuple[Node, Node]:
     return plain + y, y + folded
 
 
+def attention(q: Node, k: Node, v: Node, mask: Node) -> Node:
+    """Whose exponentials are one as soon as equal values are shared."""
+    scores = ops.matmul(q, ops.transpose(k, axes=(0, 2, 1))) * 0.5
+    largest = ops.reduce_max(scores + mask, axes=(2,), keepdims=True)
+    e, same = ops.exp(scores + mask - largest), ops.exp(mask + scores - largest)
+    return ops.matmul(e / ops.reduce_sum(same, axes=(2,), keepdims=True), v)
+
+
 POSITIONS = {
     "canonicalise": (build_graph(lambda low, high: ops.clip(number(3), low, high), f32(4), f32(4)),
                      left_constants),
@@ -69,7 +77,9 @@ POSITIONS = {
                    lambda g: names(g) == ["dot_general"]),
     "share": (build_graph(scaled_twice, f32(4, 8), f32(8, 2), f32(4, 2)),
               lambda g: g.outputs[0] is g.outputs[1]),
-    "drop_dead": (noted(lambda x, y: (x + y, y + x), f32(4), f32(4)), notes_are_live),
+    "recognise": (build_graph(attention, *[f32(2, 5, 4)] * 3, f32(5, 5)),
+                  lambda g: names(g) == ["attention"]),
+    "drop_dead": (noted(attention, *[f32(2, 5, 4)] * 3, f32(5, 5)), notes_are_live),
 }
 
 
@@ -295,10 +305,10 @@ def test_trace_saves_every_pass(tmp_path: Path, capsys: pytest.CaptureFixture[st
     files = sorted(p.name for p in (tmp_path / "trace").iterdir())
     assert files == ["00_captured.ir", "01_decompose.ir", "02_canonicalise.ir", "03_fold_constants.ir",
                      "04_simplify.ir", "05_substitute.ir", "06_fold_scale.ir", "07_share.ir",
-                     "08_drop_dead.ir"]
+                     "08_recognise.ir", "09_drop_dead.ir"]
     assert parse_graph((tmp_path / "trace" / files[-1]).read_text()).outputs == graph.outputs
     run_pipeline(CHAIN, hook=all_of(print_each, save_each(tmp_path)))
-    assert "# 03 fold_constants" in capsys.readouterr().out and (tmp_path / "08_drop_dead.ir").exists()
+    assert "# 03 fold_constants" in capsys.readouterr().out and (tmp_path / "09_drop_dead.ir").exists()
 
 
 def test_no_hook_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,6 @@ from planish.schedule.kernel import (
     Store,
     children,
     own_dims,
-    stage_axes,
     stage_stores,
     stage_values,
     walk,
@@ -83,7 +82,7 @@ def _changes_along(kernel: Kernel) -> dict[str, frozenset[str]]:
         inside = list(walk(*stage_values(stage)))
         names = {n for s in inside for d in own_dims(s) for n in symbols_of(d)}
         names.update(n for s in inside if isinstance(s, Result) for n in found[s.stage])
-        found[stage.name] = frozenset(names - {a.name for a in stage_axes(stage)})
+        found[stage.name] = frozenset(names - {a.name for a in stage.own_axes})
     return found
 
 
@@ -390,12 +389,12 @@ class Expressions:
         return total
 
     def store(self, store: Store, value: Value, lanes: int) -> None:
-        """Put a value where the store says (updates and guards are scalar)."""
+        """Put a value where the store says (guards are scalar, updates of neighbours or scalar)."""
         guard = None if store.guard is None else self.b.when(self.value(store.guard), "inside")
         dtype = store.buffer.dtype.name
         pointers, stride = self.address(store.buffer, store.index, lanes)
         if store.update:
-            there = registers.load(self.b, dtype, pointers[0])
+            there = registers.load(self.b, dtype, pointers[0], lanes if stride == 1 else 1)
             value = emit(self.b, store.update, (dtype, dtype), dtype, [there, value], self.numerics)
         if lanes == 1 or stride == 1:
             self._store_whole(store.buffer, value, pointers[0], lanes)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import lcm, prod
 
 from planish.codegen.llvm import registers
 from planish.codegen.llvm.builder import Builder, Module, Value, lanes_of
 from planish.codegen.llvm.elementwise import emit
 from planish.codegen.llvm.expressions import Expressions, Scope
+from planish.codegen.llvm.points import write_points
 from planish.codegen.llvm.sorting import usable_threads, write_sort
 from planish.schedule.kernel import (
     Axis,
@@ -26,6 +28,7 @@ from planish.schedule.kernel import (
     Sort,
     Stage,
     Store,
+    in_loops,
     stage_values,
     walk,
 )
@@ -188,13 +191,27 @@ class LoopWriter:
     def point(self, lanes: int) -> None:
         """`lanes` > 1: the last shared axis is the vector and every stage computes that many points at
         once."""
-        stages = list(self.kernel.stages)
+        left = list(self.kernel.stages)
+        for loop, group in in_loops(self.kernel.stages):
+            del left[:len(group)]
+            if loop is None:
+                self.run(group, left, lanes)
+                continue
+            self.e.hoist([v for s in group for v in stage_values(s)])
+            again = partial(self.run, group, [*group, *left], lanes)  # a later round may read what one stores
+            self.scalar_loop({loop.name: None}, self.b.i64(0), self.e.dim(loop.extent), again)
+
+    def run(self, group: list[Stage | Sort], left: list[Stage | Sort], lanes: int) -> None:
+        """The stages of a group in order; `left` are those that may read what they store."""
+        stages = list(group)
         while stages:
             stage = stages.pop(0)
             if isinstance(stage, Sort):
                 write_sort(self, stage)
+            elif stage.at:
+                write_points(self, stage)
             elif stage.axes:
-                self.stage_loops([stage, *_take_jammed(stage, stages)], stages, lanes)
+                self.stage_loops([stage, *_take_jammed(stage, stages)], [*stages, *left], lanes)
             else:
                 self.single(stage, lanes)
 
@@ -363,7 +380,8 @@ def _chunks(values: Sequence[Value], reductions: Sequence[Accumulators]) -> list
 def _take_jammed(first: Stage, stages: list[Stage | Sort]) -> list[Stage]:
     """Takes off the front of `stages` those over the axes of the stage before them."""
     taken: list[Stage] = []
-    while stages and isinstance(following := stages[0], Stage) and following.axes == first.axes:
+    while stages and isinstance(following := stages[0], Stage) \
+            and following.axes == first.axes and not following.at:
         taken.append(following)
         del stages[0]
     return taken

@@ -1,5 +1,6 @@
 """The rules, in files by algebraic family."""
 from planish.rewrite.rule import Rule
+from planish.rewrite.rules.attention import RECOGNISE
 from planish.rewrite.rules.cast import CAST
 from planish.rewrite.rules.contract import CONTRACT_TRANSPOSES, FOLD_SCALE
 from planish.rewrite.rules.identities import IDENTITIES
@@ -16,9 +17,10 @@ FAMILIES: dict[str, tuple[Rule, ...]] = {
     "reduce": REDUCE,
     "contract": CONTRACT_TRANSPOSES + FOLD_SCALE,
     "substitute": SUBSTITUTE,
+    "attention": RECOGNISE,
 }
 ALGEBRA = IDENTITIES + INTEGERS + CAST + MOVEMENT + REDUCE + CONTRACT_TRANSPOSES
 ALL_RULES = tuple(one for rules in FAMILIES.values() for one in rules)
 
 __all__ = ["ALGEBRA", "ALL_RULES", "CAST", "CONTRACT_TRANSPOSES", "FAMILIES", "FOLD_SCALE", "IDENTITIES",
-           "INTEGERS", "MOVEMENT", "REDUCE", "SUBSTITUTE"]
+           "INTEGERS", "MOVEMENT", "RECOGNISE", "REDUCE", "SUBSTITUTE"]

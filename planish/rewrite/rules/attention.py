@@ -1,0 +1,169 @@
+"""Attention, put together from its parts: softmax(scale q k^T, masked) v, as people and exporters write it.
+
+By now transposes stand in the axes of the products and the scale in `alpha`; what may lie between product
+and softmax are masks: numbers that are added, and conditions that put another number in the place of a score.
+Only of float32: narrower scores and weights are rounded between the parts. The order of the sums is the
+kernel's own.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planish.ir import Node, constant, input_node
+from planish.ops.contract import DotAttributes, free_axes
+from planish.ops.rules import ops
+from planish.rewrite.pattern import uniform_value, variables
+from planish.rewrite.rule import Match, rule
+from planish.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, DType, TensorType, is_static
+
+MOST_FEATURES = 256  # of a query or a value: what a tile keeps of them is on the stack
+
+x, v = variables("x v")
+_e = ops.exp(x - ops.reduce_max(x).named("largest")).named("e")
+_weights = (_e / ops.reduce_sum(_e).named("total")).used_once("weights")
+
+
+def has_kernel(node: Node) -> bool:
+    """Whether an attention is of the form that the schedule has one kernel for."""
+    if node.op.name != "attention" or node.dtype not in (FLOAT32, FLOAT16, BFLOAT16):
+        return False
+    widths = (node.operands[0].shape[-1], node.shape[-1])
+    return all(is_static(d) and 0 < d <= MOST_FEATURES for d in widths)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The product below a softmax, and the masks on the way up from it; what a hidden score is."""
+
+    product: Node
+    masks: tuple[Node, ...] = ()
+    hidden: float = -np.inf
+
+
+def _scores(node: Node, match: Match) -> Scores | str:
+    """What the scores are made of, or why they are something else."""
+    if match.uses.get(node, 1) > (2 if node is match.x else 1):
+        return "the scores have other users"
+    if node.op.name == "dot_general":
+        return Scores(node)
+    if node.op.name == "add":
+        return _masked(node, match, (node.operands, node.operands[::-1]))
+    if node.op.name == "select":
+        return _chosen(node, match)
+    return f"the scores are a {node.op.name}"
+
+
+def _masked(node: Node, match: Match, ways: Any) -> Scores | str:
+    for below, mask in ways:
+        if below.shape == node.shape and below.op.name in ("dot_general", "add", "select"):
+            found = _scores(below, match)
+            if isinstance(found, Scores):
+                return Scores(found.product, (*found.masks, mask), found.hidden)
+    return "no score is added to"
+
+
+def _chosen(node: Node, match: Match) -> Scores | str:
+    condition, one, other = node.operands
+    for below, number, turned in ((one, other, False), (other, one, True)):
+        hidden = uniform_value(number)
+        if hidden is None or below.shape != node.shape:
+            continue
+        found = _scores(below, match)
+        if isinstance(found, str):
+            return found
+        if any(m.dtype is BOOL for m in found.masks) and found.hidden != hidden:
+            return "scores are hidden by two numbers"
+        mask = ops.logical_not(condition) if turned else condition
+        return Scores(found.product, (*found.masks, mask), float(hidden))
+    return "no number takes the place of a hidden score"
+
+
+def _is_softmax(match: Match) -> bool | str:
+    last = (match.x.ndim - 1,)
+    for one in (match.largest, match.total):
+        if one.attributes.axes != last or not one.attributes.keepdims:
+            return "the softmax is not over the last axis"
+    return match.uses.get(match.e, 2) <= 2 or "the exponentials have other users"
+
+
+def _is_attention(match: Match) -> bool | str:
+    made = _attention(match)
+    return made if isinstance(made, str) else has_kernel(made) or "its features are too many, or not known"
+
+
+def _attention(match: Match) -> Node | str:
+    softmax = _is_softmax(match)
+    if softmax is not True:
+        return str(softmax)
+    rank = match.x.ndim
+    last: DotAttributes = match.root.attributes
+    batch = tuple(range(rank - 2))
+    if match.root.dtype is not FLOAT32 or match.x.dtype is not FLOAT32 or last.alpha != 1:
+        return "it is not a plain product of float32"
+    if last.lhs_batch != batch or last.lhs_contract != (rank - 1,) or match.v.ndim != rank:
+        return "the weights are not summed over their last axis"
+    scores = _scores(match.x, match)
+    if isinstance(scores, str):
+        return scores
+    q, k = scores.product.operands
+    first: DotAttributes = scores.product.attributes
+    axes = (q.ndim, len(first.lhs_contract), len(first.lhs_batch))
+    if q.dtype is not FLOAT32 or axes != (rank, 1, rank - 2):
+        return "the scores are not products of one axis"
+    operands = (_in_order(q, first.lhs_batch, first.lhs_contract[0], last=True),
+                _in_order(k, first.rhs_batch, first.rhs_contract[0], last=True),
+                _in_order(match.v, last.rhs_batch, last.rhs_contract[0], last=False))
+    return ops.attention(operands[0], *map(_narrowed, operands[1:]), *scores.masks, scale=first.alpha,
+                         hidden=scores.hidden)
+
+
+def _in_order(node: Node, batch: tuple[int, ...], contracted: int, *, last: bool) -> Node:
+    """[batch..., length, features]; `last`: the contracted axis is the features."""
+    free, = free_axes(node.ndim, batch, (contracted,))
+    axes = (*batch, free, contracted) if last else (*batch, contracted, free)
+    return node if axes == tuple(range(node.ndim)) else ops.transpose(node, axes=axes)
+
+
+def _narrowed(node: Node) -> Node:
+    """Without a broadcast along the batch: heads that share keys read the same ones."""
+    if node.op.name != "broadcast_to":
+        return node
+    inner = node.operands[0]
+    return inner if inner.ndim == node.ndim and inner.shape[-2:] == node.shape[-2:] else node
+
+
+def _build(match: Match) -> Node:
+    made = _attention(match)
+    assert isinstance(made, Node)
+    return made
+
+
+def _example(rng: np.random.Generator, dtype: DType) -> Node:
+    """Attention written out, with or without masks, q, k and v in some order of axes."""
+    b, s, t, d, e = (int(n) for n in rng.integers(1, 5, 5))
+    turned = rng.random() < 0.5
+    shapes = ((s, b, d), (t, b, d), (t, b, e)) if turned else ((b, s, d), (b, t, d), (b, t, e))
+    q, k, values = (input_node(n, TensorType(dtype, shape)) for n, shape in zip("qkv", shapes))
+    at = (1,) if turned else (0,)
+    scores = ops.dot_general(q, k, lhs_contract=(2,), rhs_contract=(2,), lhs_batch=at, rhs_batch=at,
+                             alpha=0.5)
+    kind = int(rng.integers(4))
+    if kind == 1:
+        scores = scores + input_node("m", TensorType(dtype, (s, t)))
+    if kind > 1:
+        mask = input_node("m", TensorType(BOOL, (b, 1, t)))
+        hidden = constant(np.float32(-np.inf if kind == 2 else -7.5), dtype)
+        scores = ops.select(mask, scores, hidden) if kind == 2 else ops.select(mask, hidden, scores)
+    raised = ops.exp(scores - ops.reduce_max(scores, axes=(2,), keepdims=True))
+    weights = raised / ops.reduce_sum(raised, axes=(2,), keepdims=True)
+    return ops.dot_general(weights, values, lhs_contract=(2,), rhs_contract=(0,) if turned else (1,),
+                           lhs_batch=(0,), rhs_batch=at)
+
+
+RECOGNISE = (
+    rule("attention", ops.dot_general(_weights, v), _build, when=_is_attention, numerics="default",
+         relies_on="the sums may run in another order", example=_example),
+)

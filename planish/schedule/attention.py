@@ -1,0 +1,416 @@
+"""Attention as one kernel: a tile of queries sees the keys block by block; scores never leave the cache.
+
+    for a tile of queries:
+      turn the queries: they are the lanes of all that follows
+      for a block of keys {
+        scores = keys queries^T, masked
+        the largest score so far; what was summed before fades by how much it grew
+        weights = exp(scores - largest); their sum; the values times the weights
+      }
+      result = sum of the values times the weights / sum of the weights
+
+The running maximum is Milakov and Gimelshein's (Online normalizer calculation for softmax, 2018), the
+tiling that of Dao et al. (FlashAttention, 2022). A causal tile stops at the last key that one of its
+queries sees, and masks only the keys that not all of them see. Where all keys are one block there is no
+loop, and nothing fades. A query that sees no key gives NaN, as the formula does, or 0 (`unseen`). Where
+queries are few, a tile is all of them, with those of the heads that share their keys, and lanes are features
+and keys.
+
+In: a graph's `attention` node whose features are of known number. Out: stages in the tile's loops, to which
+`schedule_points` gives vectors and register tiles.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from math import inf, sqrt
+from typing import TYPE_CHECKING
+
+from planish.ir.node import Node
+from planish.schedule import steps
+from planish.schedule.access import Access, depends_on, stride_along
+from planish.schedule.kernel import (
+    Apply,
+    Axis,
+    Buffer,
+    Const,
+    Index,
+    Kernel,
+    Load,
+    Scalar,
+    Stage,
+    Step,
+    Store,
+    walk,
+)
+from planish.schedule.machine import Machine
+from planish.schedule.rebuild import Rebuilder, rebuild_kernel
+from planish.schedule.scalars import Point, apply, cast_to
+from planish.types import BOOL, FLOAT32, Dim, DType, TensorType, is_static, symbols_of
+from planish.types.dim import maximum, minimum
+
+if TYPE_CHECKING:
+    from planish.schedule.nests import Writer
+
+GROUP = 16          # queries side by side: a whole number of vectors on every machine
+ROWS = 3 * GROUP    # of a tile, by which keys and values are read once
+KEYS = 128          # of a block, whose scores stay in the first-level cache
+WHOLE = 256         # keys up to which they are one block, of FEATURES or fewer
+FEATURES = 64
+FEW = 4             # queries up to which a lane each would be a waste
+SHARING = 8         # heads that may share their keys in one tile of few
+
+
+def batch_rank(node: Node) -> int:
+    """How many axes of an attention its tiles are counted along."""
+    return node.ndim - (3 if _is_shared(node) else 2)
+
+
+def _is_shared(node: Node) -> bool:
+    """Whether the heads along the axis before the queries have one query each and the same keys."""
+    _, k, v, *_ = node.operands
+    if node.ndim < 3 or node.attributes.causal or node.shape[-2] != 1 or k.shape[-3] != 1 or v.shape[-3] != 1:
+        return False
+    heads = node.shape[-3]
+    return is_static(heads) and 1 < heads <= SHARING
+
+
+def _is_few(node: Node) -> bool:
+    return is_static(node.shape[-2]) and node.shape[-2] <= FEW
+
+
+def _are_one_block(node: Node) -> bool:
+    """Whether all keys are so few that their values fit in cache at once."""
+    keys, width = node.operands[2].shape[-2:]
+    assert is_static(width)
+    return is_static(keys) and keys <= WHOLE and keys * max(width, FEATURES) <= WHOLE * FEATURES
+
+
+@dataclass
+class Tile:
+    """What the stages of one attention are made of: `used` queries of `rows` from `first`, and the block of
+    keys at hand, `length` of `held` from `start`. `runs`: others came before it."""
+
+    w: Writer
+    node: Node
+    few: bool
+    rows: int
+    first: Dim
+    used: Dim
+    held: Dim
+    start: Dim = 0
+    length: Dim = 0
+    runs: bool = False
+    loop: Axis | None = None
+    made: dict[str, Buffer] = field(default_factory=dict)
+
+    def axis(self, extent: Dim) -> Axis:
+        self.w.axes_made += 1
+        return Axis(f"a{self.w.axes_made - 1}", extent)
+
+    def row(self, name: str, *shape: Dim, dtype: DType = FLOAT32) -> Buffer:
+        """Scratch of the tile; made where it is first asked for, and named so unless a size has that name."""
+        sizes = {n for o in self.node.operands for d in o.shape for n in symbols_of(d)}
+        free = next(n for n in (f"{name}{'_' * k}" for k in count()) if n not in sizes)
+        return self.made.setdefault(name, Buffer(free, TensorType(dtype, shape), space="row"))
+
+    def queries(self) -> tuple[tuple[Axis, ...], Dim]:
+        """Loops over the queries of the tile, and where one stands; as lanes, the last group is filled up."""
+        if self.few:
+            row = self.axis(self.used)
+            return (row,), row.symbol
+        groups, lane = self.axis((self.used + GROUP - 1) // GROUP), self.axis(GROUP)
+        return (groups, lane), groups.symbol * GROUP + lane.symbol
+
+    def pair(self, other: Dim, at: Dim) -> tuple[Dim, Dim]:
+        """An index by query and something else, the lanes last."""
+        return (at, other) if self.few else (other, at)
+
+    def nest(self, other: Axis, queries: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """Loops over queries and something else, the lanes last."""
+        return (*queries, other) if self.few else (other, *queries)
+
+    # --- operands
+
+    def query(self, k: int, at: Dim, last: Dim) -> Scalar:
+        """Operand `k` (queries, or a mask) at a query of the tile; lanes beyond the last are that one."""
+        if _is_shared(self.node):
+            return self.operand(k, at, 0, last)
+        return self.operand(k, minimum(self.first + at, self.node.shape[-2] - 1), last)
+
+    def key(self, k: int, key: Dim, feature: Dim) -> Scalar:
+        """Operand `k` (keys or values) at a key of the block."""
+        return self.operand(k, *(0,) * (self.node.ndim - len(self.w.point) - 2), self.start + key, feature)
+
+    def operand(self, k: int, *index: Dim) -> Scalar:
+        """As float32, or bool."""
+        node = self.node.operands[k]
+        whole = (*self.w.point, *index)[-node.ndim:]
+        place = tuple(0 if d == 1 else i for d, i in zip(node.shape, whole, strict=True))
+        value = self.w.scalars.at(node, place)
+        return value if value.dtype is BOOL else cast_to(value, FLOAT32)
+
+    def result(self, at: Dim, feature: Dim) -> tuple[Dim | Scalar, ...]:
+        shared = _is_shared(self.node)
+        return (*self.w.point, at, 0, feature) if shared else (*self.w.point, self.first + at, feature)
+
+    # --- stages
+
+    def put(self, axes: Iterable[Axis], buffer: Buffer, index: Point, value: Scalar) -> None:
+        """buffer[index] = value"""
+        self.w.stage(list(axes), cast_to(value, buffer.dtype), buffer.dtype, store=Store(buffer, index),
+                     inside=self.loop)
+
+    def join(self, combine: str, over: Axis, at: tuple[Axis, ...], buffer: Buffer, index: Point,
+             value: Scalar) -> None:
+        """buffer[index] = what a reduction comes to; joined with what came before."""
+        store = Store(buffer, index, combine if self.runs else "")
+        self.w.stage([over], value, FLOAT32, combine=combine, store=store, at=at, inside=self.loop)
+
+    def joined_scores(self) -> Buffer:
+        return self.row("scores", *self.pair(self.held, self.rows))
+
+
+def write_attention(w: Writer, root: Node) -> None:
+    """Add the stages; the tile's own axis is among `w.tiles`."""
+    queries, keys = root.shape[-2], root.operands[1].shape[-2]
+    tile = Tile(w, root, _is_few(root), ROWS, 0, queries, keys if _are_one_block(root) else KEYS)
+    if tile.few:
+        shared = root.shape[-3] if _is_shared(root) else queries
+        assert is_static(shared)
+        tile.rows, tile.used = shared, shared
+    elif not is_static(queries) or queries > ROWS:
+        own = tile.axis((queries + ROWS - 1) // ROWS)
+        w.tiles.append(own)
+        tile.first = own.symbol * ROWS
+        tile.used = minimum(ROWS, queries - tile.first)
+    seen = minimum(keys, tile.first + tile.used) if root.attributes.causal else keys
+    _take_queries(tile)
+    if _are_one_block(root):
+        tile.length = seen
+        _block(tile)
+    else:
+        _begin(tile)
+        tile.loop = tile.axis((seen + KEYS - 1) // KEYS)
+        tile.start = tile.loop.symbol * KEYS
+        tile.length, tile.runs = minimum(KEYS, seen - tile.start), True
+        _block(tile)
+        tile.loop = None
+    _finish(tile)
+
+
+# --- before the keys, and after them
+
+def _take_queries(tile: Tile) -> None:
+    """The queries of the tile, scaled; turned where they are lanes."""
+    depth = tile.node.operands[0].shape[-1]
+    a = tile.node.attributes
+    assert is_static(depth)
+    scale = 1 / sqrt(depth) if a.scale is None else a.scale
+    axes, at = tile.queries()
+    deep = tile.axis(depth)
+    turned = tile.row("turned", *tile.pair(depth, tile.rows))
+    value = apply("mul", tile.query(0, at, deep.symbol), Const(scale, FLOAT32))
+    tile.put((*axes, deep), turned, tile.pair(deep.symbol, at), value)
+
+
+def _begin(tile: Tile) -> None:
+    """No key yet: the largest score is -inf, the sums are 0."""
+    for name, value in (("top", -inf), ("total", 0.0)):
+        axes, at = tile.queries()
+        tile.put(axes, tile.row(name, tile.rows), (at,), Const(value, FLOAT32))
+    width = tile.node.shape[-1]
+    r, e = tile.axis(tile.used), tile.axis(width)
+    tile.put((r, e), tile.row("out", tile.rows, width), (r.symbol, e.symbol), Const(0.0, FLOAT32))
+
+
+def _finish(tile: Tile) -> None:
+    r, e = tile.axis(tile.used), tile.axis(tile.node.shape[-1])
+    total: Scalar = Load(tile.made["total"], (r.symbol,))
+    if tile.node.attributes.unseen == "zero":
+        nothing = apply("eq", total, Const(0.0, FLOAT32), dtype=BOOL)
+        total = apply("select", nothing, Const(1.0, FLOAT32), total, dtype=FLOAT32)
+    value = apply("div", Load(tile.made["out"], (r.symbol, e.symbol)), total)
+    tile.put((r, e), tile.w.buffer(tile.node), tile.result(r.symbol, e.symbol), value)
+
+
+# --- a block of keys
+
+def _block(tile: Tile) -> None:
+    _scores(tile)
+    if tile.node.attributes.causal:
+        _hide_later_keys(tile)
+    for k in range(3, len(tile.node.operands)):
+        _mask(tile, k)
+    _weights(tile)
+    _values(tile)
+
+
+def _scores(tile: Tile) -> None:
+    """Keys are read where they are; narrow ones, of which every number is read often, from a copy."""
+    depth = tile.node.operands[0].shape[-1]
+    c, deep = tile.axis(tile.length), tile.axis(depth)
+    key = tile.key(1, c.symbol, deep.symbol)
+    if not isinstance(key, Load) and not tile.few:
+        copy = tile.row("keys", tile.held, depth)
+        tile.put((c, deep), copy, (c.symbol, deep.symbol), key)
+        c, deep = tile.axis(tile.length), tile.axis(depth)
+        key = Load(copy, (c.symbol, deep.symbol))
+    axes, at = tile.queries()
+    product = apply("mul", key, Load(tile.made["turned"], tile.pair(deep.symbol, at)))
+    runs, tile.runs = tile.runs, False
+    tile.join("add", deep, tile.nest(c, axes), tile.joined_scores(), tile.pair(c.symbol, at), product)
+    tile.runs = runs
+
+
+def _hide_later_keys(tile: Tile) -> None:
+    known = maximum(0, minimum(tile.length, tile.first + 1 - tile.start))  # keys that every query here sees
+    late = tile.axis(tile.length - known)
+    axes, at = tile.queries()
+    index = tile.pair(late.symbol + known, at)
+    sees = apply("ge", Index(tile.first + at), Index(tile.start + late.symbol + known), dtype=BOOL)
+    score = Load(tile.joined_scores(), index)
+    value = apply("select", sees, score, Const(-inf, FLOAT32), dtype=FLOAT32)
+    tile.put(tile.nest(late, axes), tile.joined_scores(), index, value)
+
+
+def _mask(tile: Tile, k: int) -> None:
+    """Operand `k` on the scores; one that lies along the keys is turned first, as the queries are."""
+    c = tile.axis(tile.length)
+    axes, at = tile.queries()
+    mask = tile.query(k, at, tile.start + c.symbol)
+    loads = [x for x in walk(mask) if isinstance(x, Load)]
+    if not tile.few and any(depends_on(x, a.name) for x in loads for a in axes):
+        turned = tile.row(f"mask{k - 3}", tile.held, tile.rows, dtype=mask.dtype)
+        tile.put((*axes, c), turned, (c.symbol, at), mask)
+        c = tile.axis(tile.length)
+        axes, at = tile.queries()
+        mask = Load(turned, (c.symbol, at))
+    index = tile.pair(c.symbol, at)
+    score, hidden = Load(tile.joined_scores(), index), Const(tile.node.attributes.hidden, FLOAT32)
+    value = apply("add", score, mask) if mask.dtype is FLOAT32 else \
+        apply("select", mask, score, hidden, dtype=FLOAT32)
+    tile.put(tile.nest(c, axes), tile.joined_scores(), index, value)
+
+
+def _weights(tile: Tile) -> None:
+    """exp(scores - largest), in place, and their sum. The largest is not subtracted where it is -inf: nothing
+    has been seen, and the weights are to be 0."""
+    scores = tile.joined_scores()
+    top, base, total = (tile.row(n, tile.rows) for n in ("top", "base", "total"))
+    if tile.runs:
+        axes, at = tile.queries()
+        tile.put(axes, tile.row("last", tile.rows), (at,), Load(top, (at,)))
+    c, (axes, at) = tile.axis(tile.length), tile.queries()
+    tile.join("maximum", c, axes, top, (at,), Load(scores, tile.pair(c.symbol, at)))
+    axes, at = tile.queries()
+    largest = Load(top, (at,))
+    none = apply("eq", largest, Const(-inf, FLOAT32), dtype=BOOL)
+    tile.put(axes, base, (at,), apply("select", none, Const(0.0, FLOAT32), largest, dtype=FLOAT32))
+    if tile.runs:
+        _fade(tile, base, total)
+    c, (axes, at) = tile.axis(tile.length), tile.queries()
+    index = tile.pair(c.symbol, at)
+    value = apply("exp", apply("sub", Load(scores, index), Load(base, (at,))))
+    tile.put(tile.nest(c, axes), scores, index, value)
+    c, (axes, at) = tile.axis(tile.length), tile.queries()
+    tile.join("add", c, axes, total, (at,), Load(scores, tile.pair(c.symbol, at)))
+
+
+def _fade(tile: Tile, base: Buffer, total: Buffer) -> None:
+    """What was summed while another score was the largest shrinks."""
+    fade, last = tile.row("fade", tile.rows), tile.made["last"]
+    axes, at = tile.queries()
+    tile.put(axes, fade, (at,), apply("exp", apply("sub", Load(last, (at,)), Load(base, (at,)))))
+    axes, at = tile.queries()
+    tile.put(axes, total, (at,), apply("mul", Load(total, (at,)), Load(fade, (at,))))
+    out, width = tile.made["out"], tile.node.shape[-1]
+    r, e = tile.axis(tile.used), tile.axis(width)
+    index = (r.symbol, e.symbol)
+    tile.put((r, e), out, index, apply("mul", Load(out, index), Load(fade, (r.symbol,))))
+
+
+def _values(tile: Tile) -> None:
+    """The values times the weights. Where many queries read them, from panels that lie side by side in the
+    first-level cache: in memory, rows of 256 bytes and more apart push each other out of it."""
+    width = tile.node.shape[-1]
+    out = tile.row("out", tile.rows, width)
+    c, (panels, e, feature) = tile.axis(tile.length), _panels(tile)
+    value = tile.key(2, c.symbol, feature)
+    if not tile.few:
+        place = (*(p.symbol for p in panels), c.symbol, e.symbol)
+        copy = tile.row("values", *(p.extent for p in panels), tile.held, e.extent)
+        tile.put((c, *panels, e), copy, place, value)
+        c, (panels, e, feature) = tile.axis(tile.length), _panels(tile)
+        value = Load(copy, (*(p.symbol for p in panels), c.symbol, e.symbol))
+    r = tile.axis(tile.used)
+    weight = Load(tile.joined_scores(), tile.pair(c.symbol, r.symbol))
+    tile.join("add", c, (*panels, r, e), out, (r.symbol, feature), apply("mul", weight, value))
+
+
+def _panels(tile: Tile) -> tuple[tuple[Axis, ...], Axis, Dim]:
+    """Loops over features, around the queries by panels; and where a feature stands."""
+    width = tile.node.shape[-1]
+    assert is_static(width)
+    if tile.few or width % GROUP or width == GROUP:
+        e = tile.axis(width)
+        return (), e, e.symbol
+    panel, e = tile.axis(width // GROUP), tile.axis(GROUP)
+    return (panel,), e, panel.symbol * GROUP + e.symbol
+
+
+# --- vectors and register tiles
+
+TILE_ROWS = 6    # of accumulators, by GROUP columns: with 16 registers of 8 lanes, 12 of them
+ACCUMULATORS = 8  # where rows are few
+TRIP = 4         # steps of a product's sum in one trip
+
+
+def schedule_points(kernel: Kernel, machine: Machine) -> Kernel:
+    """Register tiles for the products at points, vectors for the rest, tiles to the threads."""
+    lanes: dict[str, int] = {}
+    turns: dict[str, int] = {}
+    for stage in kernel.stages:
+        assert isinstance(stage, Stage)
+        vector = _vector(stage)
+        if not is_static(vector.extent) or vector.extent >= machine.lanes:
+            lanes[vector.name] = machine.lanes
+        turns.update(_turns(stage, vector, machine.lanes))
+    kernel = rebuild_kernel(kernel, Rebuilder(axis=lambda a: replace(
+        a, lanes=lanes.get(a.name, 1), unroll=turns.get(a.name, 1))))
+    chosen = (("vectorize", lanes), ("unroll", turns))
+    taken = [Step(name, pair) for name, pairs in chosen for pair in pairs.items()]
+    kernel = replace(kernel, steps=kernel.steps + tuple(taken))
+    return steps.parallel(kernel, [a.name for a in kernel.shared]) if machine.threads > 1 else kernel
+
+
+def _vector(stage: Stage) -> Axis:
+    """The innermost loop; of a reduction at points the last of these, unless what is read lies along the
+    reduction."""
+    if not stage.at:
+        return stage.axes[-1]
+    last = stage.at[-1]
+    loads = [Access(x.buffer, x.index) for x in walk(stage.value) if isinstance(x, Load)]
+    return last if all(stride_along(x, last.name) in (0, 1) for x in loads) else stage.axes[-1]
+
+
+def _turns(stage: Stage, vector: Axis, lanes: int) -> Iterator[tuple[str, int]]:
+    """How often axes are unrolled."""
+    if vector.extent == GROUP and lanes < GROUP:
+        yield vector.name, GROUP // lanes
+    if not stage.at or not isinstance(stage.value, Apply):
+        return
+    yield stage.axes[-1].name, 1 if vector is stage.axes[-1] else TRIP
+    *_, row, last = stage.at
+    if is_static(row.extent) and row.extent <= SHARING and last.extent != GROUP:
+        rows = max(1, min(row.extent, FEW))
+        yield from ((row.name, rows), (last.name, ACCUMULATORS // rows))
+        return
+    columns = next(x for x in stage.value.args if depends_on(x, vector.name))
+    yield from ((a.name, TILE_ROWS) for a in stage.at if not depends_on(columns, a.name))
+
+
+def is_attention(kernel: Kernel) -> bool:
+    """Whether a kernel's stages reduce at points of their own."""
+    return any(isinstance(s, Stage) and s.at for s in kernel.stages)

@@ -1,0 +1,141 @@
+"""Attention as one kernel: its formula's answer at odd sizes, under any mask, with any number of threads."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planish.compiler import Options, compile_graph
+from planish.ir import Graph, Node, input_node, interpret
+from planish.ops.rules import ops
+from planish.ops.samples import random_array
+from planish.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, DType, TensorType, dtype_of, symbol
+
+PARTS = Options(disable=frozenset({"recognise"}))
+
+
+def graph_of(arrays: list[np.ndarray], **attributes: Any) -> Graph:
+    inputs = tuple(input_node(f"x{i}", TensorType(dtype_of(a), a.shape)) for i, a in enumerate(arrays))
+    return Graph(inputs, (ops.attention(*inputs, **attributes),))
+
+
+def operands(batch: tuple[int, ...], s: int, t: int, d: int, e: int,
+             dtype: DType = FLOAT32) -> list[np.ndarray]:
+    rng = np.random.default_rng()
+    return [random_array(rng, dtype, (*batch, *shape), -2, 2) for shape in ((s, d), (t, d), (t, e))]
+
+
+def check(arrays: list[np.ndarray], ulp: float = 2.0 ** -17, **attributes: Any) -> None:
+    """One kernel, that gives the formula's answer, the same on one thread and on two and when run again."""
+    graph = graph_of(arrays, **attributes)
+    expected = interpret(graph, arrays, precision="float64")[0].astype(np.float64)
+    compiled = compile_graph(graph)
+    assert [k.ops for k in compiled.report.kernels] == [("attention",)]
+    actual = compiled(*arrays)[0]
+    np.testing.assert_allclose(actual.astype(np.float64), expected, rtol=ulp, atol=4 * ulp)
+    for threads in (1, 2, 2):
+        again = compile_graph(graph, Options(threads=threads))(*arrays)[0]
+        np.testing.assert_array_equal(again, actual)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", [
+    ((2, 3), 5, 7, 3, 4), ((1,), 48, 48, 16, 16), ((2,), 49, 130, 8, 20), ((2,), 97, 16, 5, 1),
+    ((), 3, 259, 33, 32), ((2, 1), 100, 300, 20, 48), ((2,), 1, 1, 1, 1), ((3,), 1, 301, 64, 128),
+    ((3,), 2, 20, 64, 64), ((3,), 4, 1000, 9, 70)], ids=str)
+def test_odd_sizes(sizes: tuple, causal: bool) -> None:
+    check(operands(*sizes), causal=causal)
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16], ids=str)
+@pytest.mark.parametrize("sizes", [((2,), 9, 17, 8, 24), ((2,), 50, 140, 20, 16)], ids=str)
+def test_narrow_dtypes_are_rounded_once(sizes: tuple, dtype: DType) -> None:
+    check(operands(*sizes, dtype), 2.0 ** (-8 if dtype is BFLOAT16 else -11), causal=True)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1, 1, 137), (50, 1), (50, 137), (2, 3, 50, 137),
+                                   (1, 3, 50, 1)], ids=str)
+@pytest.mark.parametrize("kind", [BOOL, FLOAT32], ids=str)
+def test_masks_of_any_shape(shape: tuple[int, ...], kind: DType) -> None:
+    rng = np.random.default_rng()
+    mask = rng.random(shape) < 0.7 if kind is BOOL else random_array(rng, FLOAT32, shape, -3, 3)
+    check([*operands((2, 3), 50, 137, 8, 16), mask], unseen="zero", causal=kind is FLOAT32)
+
+
+def test_two_masks_and_a_finite_number_for_hidden_scores() -> None:
+    rng = np.random.default_rng()
+    added = random_array(rng, FLOAT32, (9, 1), -1, 1)
+    check([*operands((2,), 9, 17, 8, 8), rng.random((2, 1, 17)) < 0.5, added], hidden=-3.0)
+    check([*operands((2,), 3, 170, 8, 8), rng.random((2, 3, 170)) < 0.5, added[:3]], hidden=-3.0)
+
+
+@pytest.mark.parametrize("keys", [40, 300])
+@pytest.mark.parametrize("unseen", ["nan", "zero"])
+def test_queries_that_see_nothing(keys: int, unseen: str) -> None:
+    mask = np.random.default_rng().random((9, keys)) < 0.5
+    mask[[0, 5]] = False
+    mask[2, :200] = False
+    check([*operands((2,), 9, keys, 8, 8), mask], unseen=unseen)
+
+
+@pytest.mark.parametrize("keys", [40, 300])
+def test_special_values(keys: int) -> None:
+    """NaN and inf in scores and values come out where they do in the formula."""
+    for which, value in ((0, np.nan), (1, np.nan), (2, np.nan), (0, np.inf), (1, -np.inf), (2, np.inf)):
+        arrays = operands((2,), 9, keys, 8, 8)
+        arrays[which][1, 3, 2] = value
+        check(arrays)
+
+
+def test_shared_heads() -> None:
+    q, *_ = operands((2, 4, 3), 11, 19, 8, 8)
+    _, k, v = operands((2, 4, 1), 11, 19, 8, 8)
+    check([q, k, v])
+    check([q, k[:1], v[:, :1]], causal=True)
+    check([q[..., :1, :], k, v, np.random.default_rng().random((4, 3, 1, 19)) < 0.5], unseen="zero")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_open_sizes(causal: bool) -> None:
+    b, s, t = symbol("B", 0, 8), symbol("S", 0, 4096), symbol("T", 1, 4096)
+    shapes: list[tuple] = [(b, s, 8), (b, t, 8), (b, t, 16)]
+    inputs = tuple(input_node(f"x{i}", TensorType(FLOAT32, shape)) for i, shape in enumerate(shapes))
+    graph = Graph(inputs, (ops.attention(*inputs, causal=causal),))
+    compiled = compile_graph(graph)
+    for sizes in ((2, 1, 1), (1, 5, 300), (3, 100, 17), (2, 48, 128), (1, 0, 5), (0, 3, 3)):
+        arrays = operands(sizes[:1], *sizes[1:], 8, 16)
+        expected, = interpret(graph, arrays)
+        np.testing.assert_allclose(compiled(*arrays)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def softmax(x: Node) -> Node:
+    return ops.softmax(x, axis=x.ndim - 1)
+
+
+def merged_heads(x: Node) -> Node:
+    """[length, 24] as [3, length, 8]."""
+    return ops.transpose(ops.reshape(x, shape=(x.shape[0], 3, 8)), axes=(1, 0, 2))
+
+
+def test_written_by_hand() -> None:
+    """From the projections' own layout, with a mask, and back to it."""
+    rng = np.random.default_rng()
+    arrays = [random_array(rng, FLOAT32, (37, 24), -1, 1) for _ in range(3)] + [rng.random((37, 37)) < 0.8]
+    inputs = tuple(input_node(f"x{i}", TensorType(dtype_of(a), a.shape)) for i, a in enumerate(arrays))
+    q, k, v = map(merged_heads, inputs[:3])
+    scores = ops.matmul(q, ops.transpose(k, axes=(0, 2, 1))) * 0.25
+    made = ops.matmul(softmax(ops.select(inputs[3], scores, -1e9)), v)
+    graph = Graph(inputs, (ops.reshape(ops.transpose(made, axes=(1, 0, 2)), shape=(37, 24)),))
+    compiled = compile_graph(graph)
+    assert "attention" in [op for k in compiled.report.kernels for op in k.ops]
+    np.testing.assert_allclose(compiled(*arrays)[0], interpret(graph, arrays)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_not_in_strict_and_not_when_switched_off() -> None:
+    arrays = operands((2,), 9, 17, 8, 8)
+    for options in (Options(numerics="strict"), PARTS):
+        compiled = compile_graph(graph_of(arrays), options)
+        assert all(k.ops != ("attention",) for k in compiled.report.kernels)
+        expected, = interpret(graph_of(arrays), arrays)
+        np.testing.assert_allclose(compiled(*arrays)[0], expected, rtol=1e-5, atol=1e-6)
