@@ -33,7 +33,8 @@ PYTHON_NAMES = frozenset((
     "Py_IncRef", "Py_DecRef", "PyCapsule_New", "PyCapsule_GetPointer", "PyCapsule_GetContext",
     "PyCapsule_SetContext", "PyObject_CallObject", "PyTuple_New", "PyTuple_SetItem", "PyTuple_GetItem",
     "PyTuple_Size", "PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_NoMemory", "PyLong_FromLong",
-    "PyErr_Clear", "PyErr_Occurred", "PyFloat_AsDouble", "PyLong_AsLongLong", "PyObject_VectorcallMethod"))
+    "PyErr_Clear", "PyErr_Occurred", "PyFloat_AsDouble", "PyLong_AsLongLong", "PyObject_VectorcallMethod",
+    "PyDict_Size", "_PyObject_GetDictPtr"))
 RUNTIME_NAMES = PROGRAM_NAMES | SYSTEM_NAMES | PYTHON_NAMES
 
 _READ_EXECUTE = 1 | 4

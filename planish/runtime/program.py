@@ -77,7 +77,7 @@ class NativeProgram:
 
 @dataclass(frozen=True)
 class TensorFeed:
-    """How a call's arguments make an input: `source` is one of tables.TENSOR, GUARDED, FLOAT, INTEGER, SIZES.
+    """How a call's arguments make an input: `source` is one of tables.TENSOR, PLAIN, FLOAT, INTEGER, SIZES.
 
     A tensor is argument `argument`, and its axis order[i] is the program's axis i; sizes are the arguments
     `order`."""

@@ -14,7 +14,7 @@ MAX_DIMS = 64  # NumPy's own limit
 
 
 # What an input of a program on tensors is made of.
-TENSOR, GUARDED, FLOAT, INTEGER, SIZES = range(5)
+TENSOR, PLAIN, FLOAT, INTEGER, SIZES = range(5)
 
 
 def _dlpack(code: int, bits: int) -> int:
@@ -33,9 +33,9 @@ class ArrayTable(ctypes.Structure):
 
     For tensors `type_number` is DLPack's word for the dtype, `order` points to axes: the program's axis i is
     the tensor's order[i] (of an input), the tensor's axis i the program's order[i] (of an output). `source`
-    is what the argument is: TENSOR; GUARDED, a tensor known to be no lazy negative; FLOAT or INTEGER, a
-    Python number of the type `descr` that is a scalar of 8 bytes here; SIZES: ints, in the arguments that
-    `order` tells, are the symbols `dims`."""
+    is what the argument is: TENSOR; PLAIN, a tensor known to be no lazy negative, taken if it has no
+    attributes of its own; FLOAT or INTEGER, a Python number of the type `descr` that is a scalar of 8 bytes
+    here; SIZES: ints, in the arguments that `order` tells, are the symbols `dims`."""
 
     _fields_ = [("descr", ctypes.c_void_p), ("type_number", ctypes.c_int64), ("rank", ctypes.c_int64),
                 ("item_bytes", ctypes.c_int64), ("dims", ctypes.c_void_p), ("argument", ctypes.c_int64),

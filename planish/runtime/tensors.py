@@ -31,7 +31,7 @@ from planish.runtime.call import (
     write_entry,
 )
 from planish.runtime.pool import WORDS
-from planish.runtime.tables import FLOAT, GUARDED, INTEGER, LARGE, MAX_DIMS, SIZES, ArrayTable
+from planish.runtime.tables import FLOAT, INTEGER, LARGE, MAX_DIMS, PLAIN, SIZES, ArrayTable
 
 # Read a tensor, make a tensor; the types Tensor and Parameter; the string "is_neg"; False.
 DLPACK = ("read", "make", "tensor", "parameter", "is_neg", "false")
@@ -220,8 +220,13 @@ def _hold_axes(b: Builder, view: Value, spec: Value, dims: Value, rank: Value) -
 
 
 def _hold_values(b: Builder, tensor: Value, spec: Value) -> None:
-    """The tensor is no lazy negative; `GUARDED`: the caller knows."""
-    unknown = b.when(is_(b, "ne", field(b, ArrayTable, spec, "source"), b.i64(GUARDED)))
+    """The tensor is no lazy negative; or, if the caller knows that (PLAIN), has no attributes of its own."""
+    plain, unknown, held = b.label("plain"), b.label("unknown"), b.label("held")
+    b.branch(is_(b, "eq", field(b, ArrayTable, spec, "source"), b.i64(PLAIN)), plain, unknown)
+    b.place(plain)
+    _hold_no_attributes(b, tensor)
+    b.jump(held)
+    b.place(unknown)
     items = b.value("ptr", "alloca ptr, align 8")
     b.store(tensor, items, 8)
     arguments = [_known(b, "is_neg"), items, ONE, NULL]
@@ -232,7 +237,18 @@ def _hold_values(b: Builder, tensor: Value, spec: Value) -> None:
     b.place(failed.exit)
     b.call("Py_DecRef", "void", [answer])
     return_if(b, is_(b, "ne", answer, _known(b, "false")), NO)
-    unknown.end()
+    b.jump(held)
+    b.place(held)
+
+
+def _hold_no_attributes(b: Builder, tensor: Value) -> None:
+    place = b.call("_PyObject_GetDictPtr", "ptr", [tensor])
+    has_place = b.when(is_(b, "ne", place, NULL))
+    attributes = b.load("ptr", place, 8)
+    made = b.when(is_(b, "ne", attributes, NULL))
+    return_if(b, is_(b, "ne", b.call("PyDict_Size", "i64", [attributes]), ZERO), NO)
+    made.end()
+    has_place.end()
 
 
 def _write_number(module: Module, head: int) -> None:
@@ -297,7 +313,7 @@ def _write_agrees(module: Module) -> None:
     b = module.function("agrees", [("ptr", "arguments"), ("ptr", "spec"), ("ptr", "dims")], "i1", "internal")
     arguments, spec, dims = b.parameters
     source = field(b, ArrayTable, spec, "source")
-    tensor = b.bin("or", is_(b, "eq", source, ZERO), is_(b, "eq", source, b.i64(GUARDED)))
+    tensor = b.bin("or", is_(b, "eq", source, ZERO), is_(b, "eq", source, b.i64(PLAIN)))
     return_unless(b, tensor, YES)
     view = _view(b, argument(b, arguments, spec))
     shape = b.load("ptr", at(b, view, _SHAPE), 8)

@@ -25,17 +25,18 @@ def open_door(
     compiled: Compiled,
     missed: Callable[..., Any],
     *,
-    guarded: bool = False,
+    plain: bool = False,
     unwrap: bool = False,
 ) -> Callable[..., Any] | None:
     """A builtin that takes the FX graph's arguments one by one and gives the graph's outputs as a tuple of
     tensors, with the axes of the FX graph's; for any other call it is `missed(*arguments)`.
 
-    `guarded`: every call's tensors are known to be no lazy negatives. `unwrap`: one output is given bare.
+    `plain`: tensors are known to be no lazy negatives, and those with attributes of their own are not taken.
+    `unwrap`: one output is given bare.
     """
     if not isinstance(compiled, NativeCompiled) or not compiled.is_direct or not _connected():
         return None
-    feeds = [_feed(feed, guarded) for feed in captured.feeds]
+    feeds = [_feed(feed, plain) for feed in captured.feeds]
     known = [feed for feed in feeds if feed is not None]
     if len(known) < len(feeds):
         return None
@@ -55,11 +56,11 @@ def gives_outputs(captured: Captured) -> bool:
     return indices == list(range(len(captured.graph.outputs)))
 
 
-def _feed(feed: Feed, guarded: bool) -> program.TensorFeed | None:
+def _feed(feed: Feed, plain: bool) -> program.TensorFeed | None:
     if isinstance(feed, TensorFeed):
         if feed.order is None:
             return None
-        return program.TensorFeed(tables.GUARDED if guarded else tables.TENSOR, feed.index, feed.order)
+        return program.TensorFeed(tables.PLAIN if plain else tables.TENSOR, feed.index, feed.order)
     if isinstance(feed, NumberFeed):
         source = _NUMBERS.get(feed.dtype)
         return None if source is None else program.TensorFeed(source, feed.index)

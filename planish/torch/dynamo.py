@@ -39,9 +39,14 @@ def backend(
     return compile_dynamo(module, example_inputs, settings_of(mode, options))
 
 
-def compile_dynamo(module: Any, example_inputs: Sequence[Any], settings: Settings) -> Callable[..., Any]:
+def compile_dynamo(
+    module: Any,
+    example_inputs: Sequence[Any],
+    settings: Settings,
+    on_plain: Callable[[TorchProgram | WithWeights], None] | None = None,
+) -> Callable[..., Any]:
     """What Dynamo calls with the arguments of its graph: AOTAutograd's function; or, where that has nothing
-    to do before or after the call, the program itself."""
+    to do before or after the call, the program itself, which `on_plain` is told of."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
@@ -56,6 +61,8 @@ def compile_dynamo(module: Any, example_inputs: Sequence[Any], settings: Setting
         watched = watch.on_graph(name, graph, run)
         if watched is run and len(inputs) == len(example_inputs) and is_plain():
             plain.append(unpacked(program))
+            if on_plain is not None:
+                on_plain(program)
         return watched
 
     compiler = aot_autograd(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from planish.torch.dynamo import compile_dynamo
-from planish.torch.failures import failing_as_eager
-from planish.torch.settings import Settings, settings_of
+from planish.torch.direct import shorten
+from planish.torch.made import Backend
+from planish.torch.settings import settings_of
 
 
 def compile(
@@ -41,19 +40,8 @@ def compile(
     settings = settings_of(
         mode, {"numerics": numerics, "strategy": strategy, "freeze": freeze, "host": host, "disable": disable}
     )
-
-    compiled = torch.compile(model, backend=Backend(settings), dynamic=dynamic, fullgraph=fullgraph)
-    if not isinstance(model, torch.nn.Module):
-        return failing_as_eager(compiled, model)
-    compiled.forward = failing_as_eager(compiled.forward, model)
-    return compiled
-
-
-@dataclass(frozen=True)
-class Backend:
-    """The backend with settings. Equal ones are one to Dynamo: functions compiled twice share their code."""
-
-    settings: Settings
-
-    def __call__(self, module: Any, example_inputs: Any) -> Any:
-        return compile_dynamo(module, example_inputs, self.settings)
+    backend = Backend(settings)
+    optimize = torch._dynamo.optimize(
+        backend, nopython=fullgraph, dynamic=dynamic, guard_export_fn=backend.keep_guards
+    )
+    return shorten(optimize(model), backend)
