@@ -1,4 +1,4 @@
-"""The short way into functions of planish.compile: what it may take and what it must leave to torch.compile."""
+"""The short way into functions of planish.compile: what it takes, and what it leaves to torch.compile."""
 
 from __future__ import annotations
 
