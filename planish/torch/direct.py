@@ -268,7 +268,7 @@ def direct_module() -> type:
             self.shorten()
 
         def shorten(self) -> None:
-            self.forward = failing_as_eager(self.forward, self._orig_mod)
+            self.forward: Any = failing_as_eager(self.forward, self._orig_mod)
             slow = functools.partial(OptimizedModule.__call__, self)
             self._direct = _direct_of_module(self._orig_mod, self.forward, slow, self.dynamo_ctx.callback)
 
