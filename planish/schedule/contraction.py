@@ -9,7 +9,7 @@ constant, else by a kernel of its own; it is read in place when it already lies 
 
 Products of int16 summed in int32 (quantised bytes less their zero points) are taken in pairs along the last
 axis of k, for which machines have an instruction: the panels are `[panel, k / 2, lane, 2]`, the last pair
-filled up with 0.
+filled up with 0. Constants that fit are bytes in the panels, which are widened as they are loaded.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
-from planish.ops.content import Content
+from planish.ops.content import Content, ask
 from planish.schedule import packing, steps
 from planish.schedule.access import Access, stride_along
 from planish.schedule.buffers import Buffers
@@ -50,6 +50,7 @@ from planish.types import (
     FLOAT16,
     FLOAT32,
     FLOAT64,
+    INT8,
     INT16,
     INT32,
     INT64,
@@ -63,6 +64,7 @@ from planish.types import (
 )
 from planish.types.dim import divisors, minimum
 
+PAIRED = (INT16, INT8)        # multiplied in pairs: int16, on the right also bytes in panels of ours
 NARROW = (FLOAT16, BFLOAT16)  # floats that are multiplied and summed as float32
 SUMMED = (FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64)  # dtypes of accumulators
 
@@ -89,7 +91,7 @@ class Contraction:
     @property
     def in_pairs(self) -> bool:
         """Whether products are narrower than their sum and taken two at a time."""
-        return self.left.dtype is INT16
+        return self.left.dtype in PAIRED
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
         return None
     parts = contraction_of(kernel)
     assert parts is not None
+    if parts.in_pairs and (roles.lhs.dtype is INT8 or roles.rhs.dtype is INT8):
+        return None
     packed_anew = parts.in_pairs and not buffers.is_constant(roles.rhs.buffer)
     if packed_anew and _rows(kernel, roles, hint) < LEAST_ROWS:
         return None
@@ -168,7 +172,7 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
     if first.dtype not in SUMMED or not isinstance(value, Apply) or value.op != "mul":
         return None
     left, right = (_factor(x) for x in value.args)
-    if left is None or right is None or (left.dtype is INT16) != (right.dtype is INT16):
+    if left is None or right is None or (left.dtype in PAIRED) != (right.dtype in PAIRED):
         return None
     return Contraction(first, left, right, epilogue)
 
@@ -176,7 +180,7 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
 def _factor(x: Scalar) -> Load | None:
     """The load that a factor is, or an int16 that is summed as int32, a narrow float as float32."""
     if isinstance(x, Apply) and x.op == "cast" and (
-            (x.dtype is INT32 and x.args[0].dtype is INT16)
+            (x.dtype is INT32 and x.args[0].dtype in PAIRED)
             or (x.dtype is FLOAT32 and x.args[0].dtype in NARROW)):
         x = x.args[0]
     return x if isinstance(x, Load) and not any(map(is_scalar, x.index)) else None
@@ -274,7 +278,7 @@ def _packs_for_one_use(roles: Roles, buffers: Buffers) -> bool:
 
 def _is_read_in_place(roles: Roles, buffers: Buffers) -> bool:
     """Whether the right operand stays where it is: vectors are read as they are multiplied."""
-    is_wide = roles.rhs.dtype not in (*NARROW, INT16)
+    is_wide = roles.rhs.dtype not in (*NARROW, *PAIRED)
     return is_wide and _is_contiguous(roles) and not buffers.is_constant(roles.rhs.buffer)
 
 
@@ -338,7 +342,10 @@ def _packed(kernel: Kernel, roles: Roles, tile: RegisterTile, extent: dict[str, 
     content = buffers.constants.get(buffers.owner(source.name))
     prepacked = content is not None and not batch and "prepack" not in disable
     # What is packed anew is widened on the way; constants stay as narrow as they are, for memory is slower.
-    dtype = source.dtype if prepacked or parts.in_pairs else parts.sum.dtype
+    if content is not None and prepacked and parts.in_pairs and ask("fit_bytes", content):
+        content = packing.as_bytes(content)
+    dtype = content.type.dtype if content is not None and prepacked else \
+        source.dtype if parts.in_pairs else parts.sum.dtype
     packed = Buffer(f"{source.name}_panels{len(buffers.scratch)}", TensorType(dtype, shape))
     if content is not None and prepacked:
         buffers.add(packed, packed_content(content, roles, extent, width, pair))

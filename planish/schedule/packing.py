@@ -5,11 +5,13 @@ values of their type. The functions here are the meaning; the runtime has faster
 """
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from planish.ops.content import Content, derivation
+from planish.ops.content import Content, derivation, question
+from planish.types import INT8
 
 
 def transposed(content: Content, order: tuple[int, ...]) -> Content:
@@ -21,6 +23,22 @@ def transposed(content: Content, order: tuple[int, ...]) -> Content:
 @derivation("transposed")
 def _transpose(order: tuple[int, ...], array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array.transpose(order))
+
+
+def as_bytes(content: Content) -> Content:
+    """A constant of integers that `fit_bytes`, as int8."""
+    return Content.derived("as_bytes", (), (content,), replace(content.type, dtype=INT8))
+
+
+@derivation("as_bytes")
+def _as_bytes(parameters: tuple[()], array: np.ndarray) -> np.ndarray:
+    return array.astype(np.int8)
+
+
+@question("fit_bytes")
+def fit_bytes(array: np.ndarray) -> bool:
+    """Whether every integer is one of int8."""
+    return bool(array.size) and int(array.min()) >= -128 and int(array.max()) <= 127
 
 
 def packed(content: Content, start: int, sizes: tuple[int, ...], strides: tuple[int, ...], width: int,

@@ -11,7 +11,7 @@ from planish.compiler import compile_graph
 from planish.ir import Graph, Node, constant, input_node, interpret
 from planish.ops.rules import ops
 from planish.ops.samples import random_array
-from planish.types import INT16, INT32, UINT64, DType, TensorType, dtype_of, symbol
+from planish.types import INT8, INT16, INT32, UINT64, DType, TensorType, dtype_of, symbol
 
 SIZES = [(1, 100, 64), (7, 33, 50), (6, 64, 32), (13, 31, 16), (128, 1, 40), (64, 2, 64), (100, 77, 123)]
 
@@ -48,6 +48,18 @@ def test_matrix_product(dtype: DType, result: DType | None, fixed: bool, sizes: 
     compiled = check(product(x, y, result), [a] if fixed else [a, b])
     packing_pays = fixed or dtype is not INT16 or m > 1
     assert ("contraction" in kinds(compiled)) == (packing_pays and k > 1)
+
+
+@pytest.mark.parametrize("edge", [127, 128, -128, -129])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_weights_that_fit_are_bytes(sizes: tuple[int, int, int], edge: int) -> None:
+    rng = np.random.default_rng()
+    m, k, n = sizes
+    a, b = random_array(rng, INT16, (m, k)), rng.integers(-127, 127, (k, n)).astype(np.int16)
+    b[-1, -1] = edge
+    compiled = check(product(operand("a", a, False), operand("b", b, True), INT32), [a])
+    panels = [dtype_of(c) for c in compiled.code.program.constants if c.ndim > 2]
+    assert panels == [INT8 if -128 <= edge <= 127 else INT16] * (k > 1)
 
 
 @pytest.mark.parametrize("fixed", [True, False])

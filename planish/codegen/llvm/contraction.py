@@ -336,7 +336,7 @@ class TileWriter(LoopWriter):
         if len(left) <= FEW_ROWS:
             self.prefetch(here)
         type_ = vector("i16", PAIR * lanes)
-        columns = [b.load(type_, b.gep("i16", p, b.i64(j * PAIR * lanes)), INT16.itemsize)
+        columns = [self.right_pairs(p, j * PAIR * lanes)
                    for p in here for j in range(len(masks))]
         for i, pointer in enumerate(left):
             pair = self.left_pair(self.moved(pointer, self.lhs, axis, k), axis, whole)
@@ -344,6 +344,13 @@ class TileWriter(LoopWriter):
             for j, column in enumerate(columns):
                 at = i * len(columns) + j
                 totals[at] = b.add(totals[at], self.sum_of_pairs(many, column))
+
+    def right_pairs(self, pointer: Value, at: int) -> Value:
+        """A vector of pairs of the right operand as int16, which may be bytes in memory."""
+        element, count = registers.memory_type(self.rhs.dtype.name), PAIR * self.tile.lanes
+        place = self.b.gep(element, pointer, self.b.i64(at))
+        loaded = self.b.load(vector(element, count), place, self.rhs.dtype.itemsize)
+        return self.b.cast("sext", loaded, vector("i16", count))
 
     def left_pair(self, pointer: Value, axis: Axis, whole: bool) -> Value:
         """Two neighbours along k in one i32, the first in its lower half; one alone is beside 0."""
