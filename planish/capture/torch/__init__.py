@@ -16,19 +16,23 @@
     decompositions.py   which of torch's decompositions are used
 
 The translations are tables, overload -> our ops, in files by family: pointwise, movement, creation,
-reductions, contractions, normalization, indexing, selection, convolution, pooling, attention, random,
-special, gamma, bessel, orthogonal, losses, checks. torch is loaded at the first call.
+reductions, contractions, normalization, indexing, selection, counting, convolution, pooling, adaptive,
+distances, attention, random, special, gamma, bessel, orthogonal, losses, checks. torch is loaded at the first
+call.
 """
 
 from __future__ import annotations
 
 from planish.capture.torch import (
+    adaptive,
     attention,
     bessel,
     checks,
     contractions,
     convolution,
+    counting,
     creation,
+    distances,
     gamma,
     indexing,
     losses,
@@ -50,13 +54,16 @@ from planish.capture.torch.translate import translate
 
 __all__ = [
     "Captured",
+    "adaptive",
     "attention",
     "bessel",
     "checks",
     "contractions",
     "convolution",
+    "counting",
     "creation",
     "decompositions",
+    "distances",
     "gamma",
     "indexing",
     "losses",

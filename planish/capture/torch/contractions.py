@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from planish.capture.torch.call import Call, as_node, broadcast, cast, translates
+from planish.capture.torch.call import Call, as_node, broadcast, cast, reshaped, translates
 from planish.ir import Node
 from planish.ops.rules import ops
 
@@ -72,3 +73,20 @@ def addbmm(call: Call, bias: Node, a: Node, b: Node, beta: Any, alpha: Any) -> N
     if beta != 0:
         total = total + (cast(bias, wide) if beta == 1 else cast(bias, wide) * as_node(beta, wide))
     return cast(broadcast(total, call.shape), call.dtype)
+
+
+@translates("aten._trilinear.default")
+def trilinear(
+    call: Call, a: Node, b: Node, c: Node, new_a: Sequence[int], new_b: Sequence[int], new_c: Sequence[int],
+    summed: Sequence[int], unrolled: int,
+) -> Node:  # fmt: skip
+    """The product of three tensors, each with axes of size 1 put in, summed over axes."""
+    rank = a.ndim + len(new_a)
+    product = None
+    for x, new in ((a, new_a), (b, new_b), (c, new_c)):
+        given = iter(x.shape)
+        shape = tuple(1 if i in new else next(given) for i in range(rank))
+        wide = reshaped(cast(x, x.dtype.accumulator), shape)
+        product = wide if product is None else product * wide
+    assert product is not None
+    return cast(ops.reduce_sum(product, axes=tuple(summed)) if summed else product, call.dtype)

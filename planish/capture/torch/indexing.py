@@ -16,6 +16,7 @@ from planish.capture.torch.call import (
     translates,
     transposed,
 )
+from planish.capture.torch.distances import norm_along
 from planish.capture.torch.layouts import inverse
 from planish.capture.torch.movement import sliced
 from planish.capture.torch.selection import flattened, put_by_mask
@@ -215,6 +216,18 @@ def _scattered(call: Call, x: Node, axis: int, index: Node, source: Any, reducti
     else:
         updates = broadcast(updates, index.shape)
     return ops.scatter_along(x, index, updates, axis=axis, reduction=reduction)
+
+
+@translates("aten.embedding_renorm.default")
+def embedding_renorm(call: Call, weight: Node, index: Node, most: float, p: float) -> Node:
+    """Rows that are read and whose p-norm is greater than `most` are brought to it."""
+    check_range(call, index, weight.shape[0], wraps=False)
+    places = flattened(cast(index, INT64))
+    rows = cast(ops.take(weight, places, axis=0), weight.dtype.accumulator)
+    size = norm_along(rows, p, keepdims=True)
+    scaled = ops.select(ops.gt(size, most), rows * (most / (size + 1e-7)), rows)
+    where = reshaped(places, (*places.shape, 1))
+    return ops.scatter_nd(weight, where, cast(scaled, weight.dtype), reduction="none")
 
 
 @translates("aten.embedding_dense_backward.default")

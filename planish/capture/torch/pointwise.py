@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planish.capture.torch.call import Call, as_node, broadcast, cast, number, translates
+from planish.capture.torch.loops import repeat_while
 from planish.capture.torch.promotion import Number
 from planish.ir import Node
 from planish.ops.rules import ops
@@ -72,7 +73,7 @@ for _foreign in ("and", "or", "xor"):
 
 # torch's prims: one dtype, no promotion.
 PRIMS = {
-    **{name: name for name in (*UNARY, *COMPARISONS, *ROUNDING, "add", "sub", "mul", "div", "maximum",
+    **{name: name for name in (*UNARY, *COMPARISONS, *ROUNDING, "add", "sub", "mul", "maximum",
                                "minimum", "fmax", "fmin", "atan2", "pow", "hypot", "cbrt", "bitwise_and",
                                "bitwise_or", "bitwise_xor", "shift_left") if name != "relu"},
     "remainder": "mod", "fmod": "rem", "nextafter": "next_after", "shift_right_arithmetic": "shift_right",
@@ -90,6 +91,24 @@ def _prim(name: str) -> Callable[..., Node]:
 
 for _foreign, _own in PRIMS.items():
     translates(f"prims.{_foreign}.default")(_prim(_own))
+
+
+@translates("prims.div.default")
+def prims_div(call: Call, x: Any, y: Any) -> Node:
+    a, b = as_node(x, call.dtype), as_node(y, call.dtype)
+    return ops.trunc_div(a, b) if call.dtype.is_integer else ops.div(a, b)
+
+
+@translates("aten.gcd.default", "prims.gcd.default")
+def gcd(call: Call, x: Node, y: Node) -> Node:
+    """Euclid's algorithm, for all elements until the last is done."""
+    a, b = (broadcast(cast(ops.abs(t), call.dtype), call.shape) for t in (x, y))
+    return repeat_while(lambda a, b: ops.ne(b, number(0, b.dtype)), _euclid, (a, b))[0]
+
+
+def _euclid(a: Node, b: Node) -> tuple[Node, Node]:
+    done = ops.eq(b, number(0, b.dtype))
+    return ops.select(done, a, b), ops.select(done, b, ops.rem(a, b))
 
 
 def truth(x: Node) -> Node:

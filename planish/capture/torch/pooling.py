@@ -140,8 +140,11 @@ def max_pool_backward(
     ceil_mode: bool,
     indices: Node,
 ) -> Node:
-    """Each cotangent is added where its largest element stood."""
-    rank = 3 if "3d" in call.overload else 2
+    return scattered_to_places(call, g, x, indices, 3 if "3d" in call.overload else 2)
+
+
+def scattered_to_places(call: Call, g: Node, x: Node, indices: Node, rank: int) -> Node:
+    """Each cotangent is added where its largest element stood in its plane."""
     before, wide = x.shape[:-rank], g.dtype.accumulator
     rows = [reshaped(t, (*before, element_count(t.shape[-rank:]))) for t in (cast(g, wide), indices)]
     zeros = broadcast(number(0, wide), (*before, element_count(x.shape[-rank:])))
@@ -175,6 +178,8 @@ def avg_pool(
         if divisor
         else _counts(call, wide, kernel, strides, padding, around, count_padding)
     )
+    if call.dtype.is_integer:
+        return ops.trunc_div(total, count)
     return cast(total / count, call.dtype)
 
 

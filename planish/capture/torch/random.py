@@ -9,8 +9,9 @@ import math
 from typing import Any
 
 from planish.capture.torch.call import Call, as_node, broadcast, cast, number, translates
+from planish.capture.torch.selection import place_in
 from planish.ir import Node
-from planish.ops.rules import ops
+from planish.ops.rules import ops, size_like
 from planish.types import BOOL, FLOAT32, FLOAT64, INT64, UINT64
 
 
@@ -101,6 +102,52 @@ def native_dropout(call: Call, x: Node, p: float, train: bool | None) -> tuple[N
     kept = ops.ge(unit, number(p, FLOAT32))
     wide = cast(x, x.dtype.accumulator)
     return cast(ops.select(kept, wide * (1 / (1 - p)), number(0, wide.dtype)), x.dtype), kept
+
+
+@translates("aten.rrelu_with_noise_functional.default")
+def rrelu(
+    call: Call, x: Node, noise: Node, low: Any, high: Any, train: bool, generator: Any
+) -> tuple[Node, Node]:
+    """A leaky ReLU, in training with a slope of its own for every element, which the noise keeps."""
+    _refuse_generator(call, generator)
+    wide = cast(x, x.dtype.accumulator)
+    if not train:
+        below = wide * ((float(low) + float(high)) / 2)
+        return cast(ops.select(ops.gt(wide, 0), wide, below), x.dtype), noise
+    unit = ops.random_uniform(call.key(), shape=x.shape, dtype=wide.dtype)
+    slope = ops.select(ops.le(wide, 0), unit * (float(high) - float(low)) + float(low), number(1, wide.dtype))
+    return cast(wide * slope, x.dtype), cast(slope, noise.dtype)
+
+
+@translates("aten.multinomial.default")
+def multinomial(call: Call, weights: Node, count: Any, replacement: bool, generator: Any) -> Node:
+    """Indices drawn in proportion to weights along the last axis: with replacement where a uniform number
+    falls among their running sums; without, the greatest of weight over an exponential number each."""
+    _refuse_generator(call, generator)
+    p, axis = cast(weights, FLOAT64), weights.ndim - 1
+    good = ops.bitwise_and(ops.is_finite(p), ops.ge(p, 0))
+    call.check(good, "RuntimeError", "probability tensor contains either `inf`, `nan` or element < 0")
+    hits = ops.reduce_sum(cast(ops.gt(p, 0), INT64), axes=(axis,))
+    least = number(1, INT64) if replacement else as_node(count, INT64)
+    call.check(ops.ge(hits, least), "RuntimeError", "multinomial: too few weights above 0")
+    if replacement:
+        through = ops.cumsum(p, axis=axis)
+        total = ops.reduce_sum(p, axes=(axis,), keepdims=True)
+        unit = ops.random_uniform(call.key(), shape=call.shape, dtype=FLOAT64)
+        place = place_in(call, through, unit * total, right=True)
+        return ops.minimum(place, size_like(place, weights.shape[axis] - 1))
+    if not isinstance(count, int):
+        call.refuse("a symbolic number of samples is not supported")
+    unit = ops.random_uniform(call.key(), shape=p.shape, dtype=FLOAT64)
+    race = p / -ops.log1p(-unit)  # what is drawn first has the greatest
+    return ops.top_k(race, axis=axis, k=count)[1]
+
+
+@translates("aten.randperm.default")
+def randperm(call: Call, n: Any, *options: Any) -> Node:
+    """The order of 64 random bits for each place."""
+    bits = ops.random_bits(call.key(), shape=call.shape, dtype=UINT64)
+    return cast(ops.argsort(bits, axis=0), call.dtype)
 
 
 def _refuse_generator(call: Call, generator: Any) -> None:

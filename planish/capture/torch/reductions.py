@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,12 +15,14 @@ from planish.capture.torch.call import (
     number,
     reshaped,
     translates,
+    transposed,
 )
+from planish.capture.torch.layouts import inverse
 from planish.capture.torch.movement import positions
 from planish.capture.torch.pointwise import truth
-from planish.ir import Node
+from planish.ir import Graph, Node, input_node
 from planish.ops.rules import ops, size_like
-from planish.types import BOOL, INT64, UINT8, DType, element_count
+from planish.types import BOOL, INT64, UINT8, DType, TensorType, element_count, is_static
 
 Axes = Sequence[int] | int | None
 
@@ -308,3 +311,24 @@ def _running(name: str) -> Callable[..., tuple[Node, Node]]:
 
 translates("aten.cummax.default")(_running("cummax"))
 translates("aten.cummin.default")(_running("cummin"))
+
+
+@translates("aten.logcumsumexp.default")
+def logcumsumexp(call: Call, x: Node, axis: int) -> Node:
+    """log of the running sum of e^x: one step for each place, log(e^a + e^b) from the greater of both."""
+    if not x.ndim:
+        return x
+    axis = axis_of(axis, x.ndim)
+    length = x.shape[axis]
+    if not is_static(length) or 0 in x.shape:
+        call.refuse("along a symbolic or empty axis")
+    order = (axis, *(i for i in range(x.ndim) if i != axis))
+    rows = transposed(cast(x, x.dtype.accumulator), order)
+    total, row = (input_node(n, TensorType(rows.dtype, rows.shape[1:])) for n in ("total", "row"))
+    low, high = ops.minimum(total, row), ops.maximum(total, row)
+    same = ops.bitwise_and(ops.eq(low, high), ops.is_inf(low))
+    after = ops.select(same, row, high + ops.log1p(ops.exp(low - high)))
+    body = Graph((total, row), (after, after), name="step")
+    first = broadcast(number(-math.inf, rows.dtype), rows.shape[1:])
+    sums = ops.scan_loop(first, rows, body=body, length=length, carries=1)[1]
+    return cast(transposed(sums, inverse(order)), call.dtype)
