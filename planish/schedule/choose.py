@@ -86,6 +86,9 @@ def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel
     lanes = 0 if outer is None else _lanes(kernel, machine, _size(outer, hint))
     if outer is not None and not kernel.rows and _size(outer, hint) >= lanes and (
             not loops or scans or _cost(kernel, outer.name) < _inner_cost(kernel)):
+        taps = _taps(kernel, machine)
+        if taps is not None:
+            return _several_places(kernel, taps, machine, hint)
         kernel, name = _cut_for_threads(kernel, outer, machine)
         reduces = any(s.combine for s in loops)
         if reduces and _size(outer, hint) >= 8 * machine.lanes:
@@ -101,6 +104,43 @@ def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel
         if factor > 1:
             kernel = steps.unroll(kernel, name, factor)
     return kernel
+
+
+def _taps(kernel: Kernel, machine: Machine) -> Axis | None:
+    """The innermost axis of windows over channels, a reduction with nothing but points after it, when it is
+    short and its weights are the same from place to place."""
+    first, *rest = kernel.stages
+    if len(kernel.shared) < 2 or not isinstance(first, Stage) or not first.combine or first.running:
+        return None
+    if not first.axes or any(stage_axes(s) for s in rest) or not all(is_static(a.extent) for a in first.axes):
+        return None
+    taps, place = first.axes[-1], kernel.shared[-2]
+    loads = [a for a in accesses(first) if not a.is_store]
+    moving = [a for a in loads if stride_along(a, place.name) != 0]
+    known = all(stride_along(a, name) is not None for a in loads for name in (place.name, taps.name))
+    fits = is_static(taps.extent) and 1 < taps.extent <= machine.registers // 2
+    return taps if known and fits and 0 < len(moving) < len(loads) else None
+
+
+def _several_places(kernel: Kernel, taps: Axis, machine: Machine, hint: dict[str, int]) -> Kernel:
+    """Windows over channels: one register of channels at several neighbouring places, which share the weights
+    and, where their windows overlap, what they read. The taps of the innermost axis are written out: their
+    weights, one accumulator a place and what is read fit into the registers. Few rows are shared out by
+    groups of channels too."""
+    channels, place, width = kernel.shared[-1], kernel.shared[-2], taps.extent
+    assert is_static(width)
+    rows = prod(_size(a, hint) for a in kernel.shared[:-2])
+    count, name = channels.extent, channels.name
+    is_long = is_static(count) and count >= 2 * PIECE and count % machine.lanes == 0
+    if machine.threads > 1 and rows < GRAIN * machine.threads and is_long:
+        kernel = steps.tile(kernel, channels, PIECE)
+        *outer, places, pieces, inside = kernel.shared
+        kernel = steps.interchange(kernel, tuple(a.name for a in (pieces, *outer, places, inside)))
+        name = inside.name
+    kernel = steps.vectorize(kernel, name, machine.lanes)
+    most = min(machine.registers // 2, machine.registers - width - 2)
+    at_once = steps.even_size(place.extent, most) if is_static(place.extent) else most
+    return steps.unroll(steps.unroll(kernel, place.name, at_once), taps.name, width)
 
 
 def _cut_for_threads(kernel: Kernel, axis: Axis, machine: Machine) -> tuple[Kernel, str]:
@@ -183,7 +223,8 @@ def _parallel(kernel: Kernel, hint: dict[str, int], machine: Machine) -> Kernel:
     points = 1
     for axis in kernel.shared:
         is_open = sum(not is_static(a.extent) for a in chosen) >= OPEN
-        if (axis.lanes > 1 and len(kernel.shared) > 1) or points >= GRAIN * machine.threads or is_open:
+        is_inner = (axis.lanes > 1 and len(kernel.shared) > 1) or axis.unroll > 1
+        if is_inner or points >= GRAIN * machine.threads or is_open:
             break
         chosen.append(axis)
         points *= max(bounds(axis.extent)[0] or 1, 1)

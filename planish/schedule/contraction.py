@@ -69,6 +69,8 @@ NARROW = (FLOAT16, BFLOAT16)  # floats that are multiplied and summed as float32
 SUMMED = (FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64)  # dtypes of accumulators
 
 SMALL_WORK = 1 << 16    # multiply-adds below which one thread is enough
+PACKED = 0.5            # cycles that packing an element takes
+SCATTERED = 1.25        # cycles that a store of one lane takes
 LEAST_ROWS = 4          # for which an operand gets a kernel before: int16 packed at run time, floats widened
 LEAST_WORK = 1 << 10    # multiply-adds below which plain loops do as well
 
@@ -122,8 +124,10 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     if packed_anew and _rows(kernel, roles, hint) < LEAST_ROWS:
         return None
     lanes = machine.vector_bytes // parts.sum.dtype.itemsize
-    if _width(kernel, roles, hint) < lanes // 2:
-        roles = _across_the_result(kernel, hint, buffers) or roles
+    across = _across_the_result(kernel, hint, buffers)
+    if across is not None:
+        width = lanes * TILES[machine.registers][1]
+        roles = min(roles, across, key=lambda r: _cycles(kernel, r, hint, buffers, width))
     if _work(kernel, hint) < LEAST_WORK or _packs_for_one_use(roles, buffers):
         return None
     rows, vectors = (TILES if _has_known_rows(roles) else APART)[machine.registers]
@@ -194,6 +198,19 @@ def _across_the_result(kernel: Kernel, hint: dict[str, int], buffers: Buffers) -
     """Constant weights on the right though the result does not lie along them: it is stored lane by lane."""
     roles = choose_roles(kernel, hint, buffers, any_order=True)
     return roles if roles is not None and buffers.is_constant(roles.rhs.buffer) else None
+
+
+def _cycles(kernel: Kernel, roles: Roles, hint: dict[str, int], buffers: Buffers, width: int) -> float:
+    """About how long a contraction takes: `width` multiply-adds a cycle in whole tiles, what is packed at run
+    time, and what is stored lane by lane."""
+    columns = _width(kernel, roles, hint)
+    cycles = _work(kernel, hint) / columns * (-(-columns // width))
+    if not buffers.is_constant(roles.rhs.buffer) and not _is_read_in_place(roles, buffers):
+        used = _axes_of(roles.rhs)
+        axes = (*kernel.shared, *stage_axes(kernel.stages[0]))
+        cycles += PACKED * prod(hinted(a.extent, hint) for a in axes if a.name in used)
+    points = prod(hinted(a.extent, hint) for a in kernel.shared)
+    return cycles + SCATTERED * points * scattered_stores(kernel, roles.n)
 
 
 def _width(kernel: Kernel, roles: Roles, hint: dict[str, int]) -> int:

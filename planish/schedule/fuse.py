@@ -29,7 +29,17 @@ from planish.schedule.kernel import (
     stage_values,
     walk,
 )
-from planish.schedule.nests import Writer, fixed_rank, is_serial, kept_axes, parted, point_of, proper
+from planish.schedule.nests import (
+    Writer,
+    border_of,
+    fixed_rank,
+    has_border,
+    is_serial,
+    kept_axes,
+    parted,
+    proper,
+    stored_at,
+)
 from planish.schedule.rebuild import Rebuilder
 from planish.schedule.roots import choose_roots, has_memory
 from planish.schedule.scalars import Scalars, hinted
@@ -95,7 +105,7 @@ class _Fusion:
     def run(self) -> Fused:
         for root in self.roots:
             self.place(root)
-        kernels = [g.control or self.kernel(g) for g in self.ordered()]
+        kernels = [k for g in self.ordered() for k in ([g.control] if g.control else self.kernels(g))]
         return Fused(kernels, self.buffers, self.views, self.decisions)
 
     # --- grouping
@@ -182,7 +192,8 @@ class _Fusion:
         largest = max(map(self.elements, (*group.roots, root)))
         if group.is_contraction and root.op.has("reduction"):
             return "a reduction does not follow a contraction in one kernel"
-        if group.is_contraction and rank != len(proper(root.shape)):
+        whole = root.operands[0] if has_border(root) else root
+        if group.is_contraction and rank != len(proper(whole.shape)):
             return "the contraction's rows are not whole"
         if root.op.has("contraction"):
             return "a contraction begins a kernel"
@@ -249,6 +260,14 @@ class _Fusion:
             visit(group)
         return list(done)
 
+    def kernels(self, group: Group) -> list[Kernel | Node]:
+        """The kernel of a group, after those that fill the borders of its values."""
+        kernel = self.kernel(group)
+        bordered = [r for r in group.roots if has_border(r)]
+        borders: list[Kernel | Node] = [border_of(r, self.buffers[r], f"{kernel.name}_border{i or ''}")
+                                        for i, r in enumerate(bordered)]
+        return [*borders, kernel]
+
     def kernel(self, group: Group) -> Kernel:
         rank = self.own_rank(group)
         stages, views, tiles = self.build(group.roots, rank)
@@ -288,7 +307,7 @@ def _shared_shape(root: Node, rank: int) -> Shape | None:
 
 
 def _at_point(root: Node, index: tuple, shared: tuple) -> bool:
-    return parted(root, index, len(shared))[0] == point_of(root, shared)
+    return parted(root, index, len(shared))[0] == stored_at(root, shared)
 
 
 def _reaches(start: Group, goal: Group) -> bool:

@@ -31,8 +31,8 @@ class Axis:
     """A loop `for name in range(extent)`; the extent may depend on outer axes (the tail of a tile).
 
     parallel: its points are shared out among threads. lanes: how many points one vector holds (1: scalar
-    loop); the rest of the extent runs scalar. unroll: vectors per trip; a reduction keeps one accumulator for
-    each.
+    loop); the rest of the extent runs scalar. unroll: vectors per trip, or points of a shared axis that is no
+    vector; a reduction keeps one accumulator for each.
     """
 
     name: str

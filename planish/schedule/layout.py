@@ -99,8 +99,11 @@ def _followed(kernel: Kernel, changed: Mapping[str, Buffer], fixed: set[str],
             continue
         weights: dict[tuple[int, ...], int] = {}
         for load in loads:
-            if _is_alongside(load, store):
-                order = changed[load.buffer.name].order if load.buffer.name in changed else ()
+            moved = changed.get(load.buffer.name, load.buffer)
+            order = moved.order if _is_alongside(load, store) else None
+            if order is None and "conv" in kernel.ops:
+                order = _order_across(load, moved.order, store)
+            if order is not None:
                 size = prod(hinted(d, hint) for d in load.buffer.shape)
                 weights[order] = weights.get(order, 0) + size
         order = max(weights, key=lambda o: (weights[o], o), default=())
@@ -116,6 +119,20 @@ def _is_alongside(load: Load, store: Store) -> bool:
         return False
     names = [(set(_names(i)), set(_names(j))) for i, j in zip(load.index, store.index)]
     return all(moving <= along for along, moving in names)
+
+
+def _order_across(load: Load, order: tuple[int, ...], store: Store) -> tuple[int, ...] | None:
+    """The order of a result whose places follow an operand's through a transpose; () where that is as it
+    stands, None where they do not follow."""
+    at = [[k for k in order or range(len(load.index)) if set(_names(j)) & set(_names(load.index[k]))]
+          for j in store.index]
+    if len(load.index) != len(store.index) or any(len(places) > 1 for places in at):
+        return None
+    if any(not places and any(_names(j)) for places, j in zip(at, store.index)):
+        return None
+    rank = {k: place for place, k in enumerate(order or range(len(load.index)))}
+    found = tuple(sorted(range(len(at)), key=lambda j: rank[at[j][0]] if at[j] else -1))
+    return () if found == tuple(range(len(at))) else found
 
 
 def _names(index: Dim | Scalar) -> Iterator[str]:

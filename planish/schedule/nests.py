@@ -13,7 +13,7 @@ from typing import Any
 from planish.errors import UnsupportedOp
 from planish.ir.node import Node
 from planish.schedule.attention import batch_rank, write_attention
-from planish.schedule.kernel import Axis, Buffer, Const, Index, Result, Scalar, Sort, Stage, Store
+from planish.schedule.kernel import Axis, Buffer, Const, Index, Kernel, Result, Scalar, Sort, Stage, Store
 from planish.schedule.scalars import (
     Point,
     Scalars,
@@ -22,6 +22,7 @@ from planish.schedule.scalars import (
     cast_to,
     clamped,
     has_index_map,
+    splat_of,
     wrapped_signed,
 )
 from planish.types import BOOL, INT64, Dim, DType, Shape, is_static
@@ -41,11 +42,20 @@ def row_axis(root: Node) -> int | None:
     return op.attributes.axis if whole else None
 
 
+def has_border(root: Node) -> bool:
+    """Whether a root is another value with a border of one constant around it: what computes the value stores
+    it inside, and a kernel of its own fills the border (`border_of`)."""
+    if root.op.name != "pad" or splat_of(root.operands[1]) is None:
+        return False
+    a = root.attributes
+    return not any(a.interior) and all(map(is_nonnegative, (*a.low, *a.high)))
+
+
 def kept_axes(root: Node) -> Shape:
     """The axes of a root that can be shared: one point of them owns one piece of its buffer."""
     if root.op.name == "attention":
         return root.shape[:batch_rank(root)]
-    return _without(root.shape, row_axis(root))
+    return root.operands[0].shape if has_border(root) else _without(root.shape, row_axis(root))
 
 
 def _without(index: tuple, axis: int | None) -> tuple:
@@ -66,6 +76,8 @@ def fixed_rank(root: Node) -> int | None:
         return len(proper(root.shape[:root.attributes.axis]))
     if op in ("scatter_along", "scatter_nd"):
         return 0
+    if has_border(root):
+        return len(proper(kept_axes(root)))
     if has_index_map(root) or op in ("input", "constant"):
         return None
     return len(proper(kept_axes(root)))
@@ -91,6 +103,37 @@ def lead(root: Node, rank: int) -> int:
 
 def is_serial(root: Node) -> bool:
     return root.op.name in ("scatter_along", "scatter_nd")
+
+
+def stored_at(root: Node, shared: Point) -> Point:
+    """The index of the root's leading axes that a point of the shared axes owns."""
+    point = point_of(root, shared)
+    return tuple(i + low for i, low in zip(point, root.attributes.low)) if has_border(root) else point
+
+
+def border_of(root: Node, buffer: Buffer, name: str) -> Kernel:
+    """The kernel that fills the border of a root that has one: along each axis the strips before and after
+    the value, across what is left of the axes before it and the whole of those that follow."""
+    x, fill = root.operands
+    a = root.attributes
+    number = splat_of(fill)
+    assert number is not None
+    kept = next(k for k, ends in enumerate(zip(a.low, a.high)) if any(ends))
+    shared = tuple(Axis(f"s{k}", d) for k, d in enumerate(x.shape[:kept]) if d != 1)
+    points = tuple(0 if d == 1 else Axis(f"s{k}", d).symbol for k, d in enumerate(x.shape[:kept]))
+    stages: list[Stage | Sort] = []
+    for axis, (low, high) in enumerate(zip(a.low, a.high)):
+        for start, size in ((0, low), (low + x.shape[axis], high)):
+            if size == 0:
+                continue
+            spans = ([*zip(a.low[kept:axis], x.shape[kept:axis]), (start, size)]
+                     + [(0, d) for d in root.shape[axis + 1:]])
+            loops = [Axis(f"a{len(stages)}_{k}", d) for k, (_, d) in enumerate(spans)]
+            index = tuple(at if loop.extent == 1 else loop.symbol + at for loop, (at, _) in zip(loops, spans))
+            stages.append(Stage(f"t{len(stages)}", tuple(x for x in loops if x.extent != 1),
+                                Const(number, root.dtype), root.dtype,
+                                store=Store(buffer, (*points, *index))))
+    return Kernel(name, shared, tuple(stages), (), (buffer,), ops=("pad",))
 
 
 @dataclass
@@ -153,6 +196,14 @@ def _map(w: Writer, root: Node) -> None:
     stored = root.op.name in ("input", "constant")
     value = w.scalars.at(root, index) if stored else w.scalars.meaning(root, index)
     w.put(root, value, index, axes)
+
+
+def _pad(w: Writer, root: Node) -> None:
+    if not has_border(root):
+        _map(w, root)
+        return
+    value = w.scalars.at(root.operands[0], w.point)
+    w.put(root, value, stored_at(root, w.shared), [])
 
 
 def _reduce(w: Writer, root: Node) -> None:
@@ -339,6 +390,6 @@ _WRITERS: dict[str, Callable[[Writer, Node], None]] = {
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _scan),
     **dict.fromkeys(("sort", "argsort", "item"), _sort),
     "dot_general": _dot, "attention": write_attention, "conv": _conv, "reduce_window": _window,
-    "concat": _concat, "scatter_along": _scatter_along, "scatter_nd": _scatter_nd,
+    "concat": _concat, "pad": _pad, "scatter_along": _scatter_along, "scatter_nd": _scatter_nd,
 }
 

@@ -64,6 +64,17 @@ def _squeezed_conv(node: Node) -> Node:
     return reshape(thin, shape=node.shape)
 
 
+def padded_before(x: Node, fill: Node, low: tuple, high: tuple, interior: tuple) -> Node:
+    """`pad`, where x is a transpose, of what it transposes: what computes that can store it with its
+    border."""
+    if x.op.name != "transpose":
+        return get_op("pad")(x, fill, low=low, high=high, interior=interior)
+    axes = x.attributes.axes
+    back = [axes.index(k) for k in range(x.ndim)]
+    low, high, interior = (tuple(ends[k] for k in back) for ends in (low, high, interior))
+    return get_op("transpose")(padded_before(x.operands[0], fill, low, high, interior), axes=axes)
+
+
 def _padded_conv(node: Node) -> Node:
     a = node.attributes
     if all(p == (0, 0) for p in a.padding) and all(d == 1 for d in a.lhs_dilation):
@@ -72,9 +83,8 @@ def _padded_conv(node: Node) -> Node:
     crop = [tuple(min(0, p) if isinstance(p, int) else 0 for p in pair) for pair in a.padding]
     grow = [tuple(p - c for p, c in zip(pair, cut)) for pair, cut in zip(a.padding, crop)]
     zeros = (0, 0)
-    padded = get_op("pad")(x, constant(0, x.dtype), low=(*zeros, *(p[0] for p in grow)),
-                           high=(*zeros, *(p[1] for p in grow)),
-                           interior=(*zeros, *(d - 1 for d in a.lhs_dilation)))
+    padded = padded_before(x, constant(0, x.dtype), (*zeros, *(p[0] for p in grow)),
+                           (*zeros, *(p[1] for p in grow)), (*zeros, *(d - 1 for d in a.lhs_dilation)))
     if any(c != (0, 0) for c in crop):
         stops = tuple(d + c[1] for d, c in zip(padded.shape[2:], crop))
         padded = get_op("slice")(padded, starts=(*zeros, *(-c[0] for c in crop)),

@@ -11,6 +11,7 @@ from math import prod
 
 from planish.ir.graph import Graph
 from planish.ir.node import Node
+from planish.schedule.nests import has_border
 from planish.schedule.scalars import has_index_map, hinted, splat_of
 
 CHEAP = {"neg", "abs", "add", "sub", "mul", "cast", "select", "maximum", "minimum", "bitwise_and",
@@ -69,6 +70,8 @@ class _Chooser:
             return True
         if self.weight[next(iter(sinks))] > INLINE_LIMIT:
             return True
+        if self.is_bordered_window(node):
+            return True
         costly = self.is_costly(node)
         if not self.is_free(node) and self.taken(node) > MORE * self.count(node):
             return True
@@ -119,6 +122,11 @@ class _Chooser:
     def overlaps(self, node: Node) -> bool:
         """Whether slices of a node read its points more than once: the taps of a window."""
         return node.op.name != "pad" and self.sliced(node) > MORE * self.count(node)
+
+    def is_bordered_window(self, node: Node) -> bool:
+        """Whether slices of a value padded along its last axis too overlap: taps of windows over channels."""
+        return (has_border(node) and any((node.attributes.low[-1], node.attributes.high[-1]))
+                and self.sliced(node) > MORE * self.count(node))
 
     def taken(self, node: Node) -> int:
         """How many points of a node are read at indices."""

@@ -8,6 +8,7 @@
     interchange  for i: for j                  ->  for j: for i: points of shared axes are independent
     vectorize    for a in n                    ->  for a in n by vectors of `lanes`, the rest one by one
     unroll       ... vector(l)                 ->  `factor` vectors a trip, each with its accumulator
+                 for s in n: stages            ->  `factor` points of a shared axis at a time, in one loop
     parallel     for s in n                    ->  points shared out among the threads
     pipeline     load x[i]                     ->  and ask for x[i + distance]: memory works meanwhile
     stream       y[i] = ...                    ->  stores round the caches: the result is larger than they
@@ -218,6 +219,10 @@ def interchange(kernel: Kernel, order: tuple[str, ...]) -> Kernel:
 
 
 # --- vectorize, unroll, parallel, stream
+
+def even_size(count: int, most: int) -> int:
+    """The size of the larger of as few blocks as `count` takes, when their sizes differ by one at most."""
+    return -(-count // max(-(-count // most), 1))
 
 def vectorize(kernel: Kernel, axis: str, lanes: int) -> Kernel:
     kernel = _with_axis(kernel, axis, lambda a: replace(a, lanes=lanes))

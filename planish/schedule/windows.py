@@ -56,8 +56,7 @@ def _by_channels(node: Node, value: Node) -> Node:
     a = node.attributes
     if prod(a.window) > MOST_TAPS:
         return node
-    for axis in range(value.ndim):
-        value = _padded(value, a, axis)
+    value = _padded(value, a, *range(value.ndim))
     for axis in range(value.ndim):
         value = _along(value, a, axis)
     return _cast(value, node.dtype)
@@ -69,10 +68,10 @@ def _cast(x: Node, dtype: DType) -> Node:
     return x if x.dtype is dtype else get_op("cast")(x, dtype=dtype)
 
 
-def _padded(x: Node, a: WindowAttributes, axis: int) -> Node:
-    if a.padding[axis] == (0, 0):
+def _padded(x: Node, a: WindowAttributes, *axes: int) -> Node:
+    if all(a.padding[axis] == (0, 0) for axis in axes):
         return x
-    low, high = (tuple(a.padding[axis][end] if k == axis else 0 for k in range(x.ndim)) for end in (0, 1))
+    low, high = (tuple(a.padding[k][end] if k in axes else 0 for k in range(x.ndim)) for end in (0, 1))
     return get_op("pad")(x, constant(identity_of(a.kind, x.dtype), x.dtype), low=low, high=high)
 
 

@@ -20,6 +20,7 @@ from planish.codegen.llvm.loops import LoopWriter, open_function
 from planish.schedule.access import Access, stride_along
 from planish.schedule.contraction import contraction_of
 from planish.schedule.kernel import Apply, Axis, Kernel, Load, own_dims, stage_values, walk
+from planish.schedule.steps import even_size
 from planish.types import INT16, Dim, is_static, substitute
 
 GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all rows pass
@@ -75,6 +76,12 @@ class TileWriter(LoopWriter):
         rows = min(tile.rows, count) if self.m and is_static(count) else tile.rows
         elements = rows * self.width * PANELS_AT_ONCE
         self.accumulators = b.value("ptr", f"alloca [{elements} x {self.element}], align 64")
+
+    @property
+    def is_tall(self) -> bool:
+        """Whether every tile has so many rows that it takes one panel at a time."""
+        count = self.count(self.m)
+        return is_static(count) and 2 * even_size(count, self.tile.rows) > self.tile.rows + 1
 
     @staticmethod
     def count(axes: Sequence[Axis]) -> Dim:
@@ -147,16 +154,18 @@ class TileWriter(LoopWriter):
         depth = self.e.dim(self.count(self.k))
         bytes_ = b.mul(depth, b.i64(self.width * self.rhs.dtype.itemsize))
         fit = b.bin("udiv", b.i64(GROUP_BYTES), b.intrinsic("smax", bytes_, b.i64(1)))
-        turns = self.ceil_div(b.intrinsic("smax", fit, b.i64(1)), PANELS_AT_ONCE)
-        group = b.mul(turns, b.i64(PANELS_AT_ONCE))
+        group = b.intrinsic("smax", fit, b.i64(1))
+        if not self.is_tall:
+            group = b.mul(self.ceil_div(group, PANELS_AT_ONCE), b.i64(PANELS_AT_ONCE))
         loop = b.loop(first_panel, last_panel, group, hint="group")
         end = b.intrinsic("smin", b.add(loop.index, group), last_panel)
         self.within({}, lambda: self.row_tiles(first_tile, last_tile, loop.index, end))
         loop.end()
 
     def row_tiles(self, first: Value, last: Value, first_panel: Value, last_panel: Value) -> None:
-        """Whole tiles, then one for each number of rows that may be left; the places of an image are many, so
-        that a last tile that computes some row again costs less than the code for every number."""
+        """Tiles of even heights; where the number of rows is known only at run time, whole tiles, then one
+        for each number of rows that may be left. The places of an image are many, so that a last tile that
+        computes some row again costs less than the code for every number."""
         b, height = self.b, self.tile.rows
         count = self.count(self.m)
         if self.overlaps:
@@ -165,21 +174,37 @@ class TileWriter(LoopWriter):
             self.within({}, lambda: self.panels(row, height, first_panel, last_panel))
             loop.end()
             return
+        if is_static(count):
+            self.even_tiles(count, first, last, first_panel, last_panel)
+            return
         full = b.bin("udiv", self.rows, b.i64(height))
-        if not is_static(count) or count >= height:
-            stop = b.intrinsic("smin", last, full)
-            loop = b.loop(first, stop, b.i64(1), hint="tile")
-            row = b.mul(loop.index, b.i64(height))
-            self.within({}, lambda: self.panels(row, height, first_panel, last_panel))
-            loop.end()
+        stop = b.intrinsic("smin", last, full)
+        loop = b.loop(first, stop, b.i64(1), hint="tile")
+        row = b.mul(loop.index, b.i64(height))
+        self.within({}, lambda: self.panels(row, height, first_panel, last_panel))
+        loop.end()
         rest = b.bin("sub", self.rows, b.mul(full, b.i64(height)))
         row = b.mul(full, b.i64(height))
         mine = b.cmp("icmp sgt", last, full)
-        for left in [int(count) % height] if is_static(count) else range(1, height):
-            if left:
-                here = b.when(b.bin("and", mine, b.cmp("icmp eq", rest, b.i64(left))), "rest")
-                self.within({}, lambda: self.panels(row, left, first_panel, last_panel))  # noqa: B023
-                here.end()
+        for left in range(1, height):
+            here = b.when(b.bin("and", mine, b.cmp("icmp eq", rest, b.i64(left))), "rest")
+            self.within({}, lambda: self.panels(row, left, first_panel, last_panel))  # noqa: B023
+            here.end()
+
+    def even_tiles(self, count: int, first: Value, last: Value, first_panel: Value,
+                   last_panel: Value) -> None:
+        """As few tiles as it takes, of two heights one apart, the tall ones first: 49 rows are four tiles of
+        six and five of five rows, none of a single row, which would wait for memory."""
+        b, height, tiles = self.b, even_size(count, self.tile.rows), -(-count // self.tile.rows)
+        tall = b.i64(count - tiles * (height - 1))
+        for start, stop, each, skipped in ((first, b.intrinsic("smin", last, tall), height, b.i64(0)),
+                                           (b.intrinsic("smax", first, tall), last, height - 1, tall)):
+            if count == tiles * height and each < height:
+                continue
+            loop = b.loop(start, stop, b.i64(1), hint="tile")
+            row = b.add(b.mul(loop.index, b.i64(each)), skipped)
+            self.within({}, lambda: self.panels(row, each, first_panel, last_panel))  # noqa: B023
+            loop.end()
 
     def panels(self, row: Value, height: int, first: Value, last: Value) -> None:
         """Every panel of the group for one row tile; a tile of few rows takes several panels at a time."""

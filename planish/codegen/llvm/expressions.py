@@ -6,7 +6,7 @@ along it is computed in `lanes` lanes, the rest once and repeated.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from planish.codegen.llvm import registers
@@ -21,6 +21,8 @@ from planish.schedule.kernel import (
     Load,
     Result,
     Scalar,
+    Sort,
+    Stage,
     Store,
     children,
     own_dims,
@@ -74,11 +76,11 @@ class Scope:
         return None
 
 
-def _changes_along(kernel: Kernel) -> dict[str, frozenset[str]]:
+def _changes_along(stages: Sequence[Stage | Sort]) -> dict[str, frozenset[str]]:
     """The axes along which each stage's result changes: all that its expressions name, its own loops
     aside."""
     found: dict[str, frozenset[str]] = {}
-    for stage in kernel.stages:
+    for stage in stages:
         inside = list(walk(*stage_values(stage)))
         names = {n for s in inside for d in own_dims(s) for n in symbols_of(d)}
         names.update(n for s in inside if isinstance(s, Result) for n in found[s.stage])
@@ -95,9 +97,13 @@ class Expressions:
         self.scope = Scope(axes=dict(sizes))
         self.written = {s.buffer.name for stage in kernel.stages for s in stage_stores(stage)}
         self.streamed, self.pipelined = streamed(kernel), pipelined(kernel)
-        self.stage_dims = _changes_along(kernel)
+        self.stage_dims = _changes_along(kernel.stages)
         self._depends: dict[int, frozenset[str]] = {}
         self._kept: list[Scalar] = []
+
+    def learn(self, stages: Sequence[Stage]) -> None:
+        """Copies of stages, at points of their own."""
+        self.stage_dims |= _changes_along(stages)
 
     # --- what an expression depends on
 
@@ -139,6 +145,8 @@ class Expressions:
         known: Dim = 0
         for i, stride in zip(index, buffer.strides, strict=True):
             for part in () if is_scalar(i) else terms(i * stride):
+                if is_static(part):
+                    continue
                 if self.is_ready(symbols_of(part)):
                     known = known + part
                 else:
@@ -285,6 +293,10 @@ class Expressions:
             return forwarded[1] if lanes_of(forwarded[1].type) == lanes else self.b.splat(forwarded[1], lanes)
         dtype = scalar.buffer.dtype.name
         axis = self.scope.vector_axis if lanes > 1 else ""
+        key = self._load_key(scalar, lanes)
+        found = None if key is None else self.scope.find(key)
+        if found is not None:
+            return found
         near = self._lane_stride(scalar.buffer, scalar.index, axis)
         if lanes > 1 and isinstance(near, int) and near in STRIDES:
             return registers.from_memory(self.b, self._every(scalar, near, lanes), dtype)
@@ -292,9 +304,21 @@ class Expressions:
         if lanes > 1 and stride == 1 and scalar.buffer.name in self.pipelined:
             self.ask_ahead(scalar.buffer, pointer[0], lanes)
         if lanes == 1 or stride == 1:
-            return registers.load(self.b, dtype, pointer[0], lanes)
+            return self._load_once(scalar, pointer[0], lanes)
         loaded = [self.b.load(registers.memory_type(dtype), p, scalar.buffer.dtype.itemsize) for p in pointer]
         return registers.from_memory(self.b, self._gathered(loaded), dtype)
+
+    def _load_key(self, scalar: Load, lanes: int) -> tuple | None:
+        """What names a load of memory that the kernel does not write; None for others."""
+        if scalar.buffer.name in self.written or any(map(is_scalar, scalar.index)):
+            return None
+        return ("load", scalar.buffer.name, scalar.index, lanes, self.scope.vector_axis)
+
+    def _load_once(self, scalar: Load, pointer: Value, lanes: int) -> Value:
+        found = registers.load(self.b, scalar.buffer.dtype.name, pointer, lanes)
+        if (key := self._load_key(scalar, lanes)) is not None:
+            self.scope.values[key] = found
+        return found
 
     def _every(self, scalar: Load, stride: int, lanes: int) -> Value:
         """Every `stride`-th element: whole vectors that end at the last one read, and a shuffle."""
@@ -354,21 +378,35 @@ class Expressions:
         it."""
         fixed: Dim = 0
         moving: Dim = 0
+        near = 0
         run_time: list[Value] = []
         for i, stride in zip(index, buffer.strides, strict=True):
             if is_scalar(i):
                 run_time.append(self.b.mul(self.value(i), self.dim(stride)))
                 continue
             for part in terms(i * stride):
-                if self.scope.parent is not None and set(self.scope.axes) & set(symbols_of(part)):
+                if is_static(part):
+                    near += part
+                elif self.scope.parent is not None and set(self.scope.axes) & set(symbols_of(part)):
                     moving = moving + part
                 else:
                     fixed = fixed + part
         element = registers.memory_type(buffer.dtype.name)
-        pointer = self._row_pointer(buffer, fixed)
+        pointer = self._moved_pointer(buffer, fixed, moving)
         for extra in run_time:
             pointer = self.b.gep(element, pointer, extra)
-        return pointer if moving == 0 else self.b.gep(element, pointer, self.dim(moving))
+        return pointer if near == 0 else self.b.gep(element, pointer, self.b.i64(near))
+
+    def _moved_pointer(self, buffer: Buffer, fixed: Dim, moving: Dim) -> Value:
+        pointer = self._row_pointer(buffer, fixed)
+        if moving == 0:
+            return pointer
+        key = ("moved", buffer.name, fixed, moving)
+        found = self.scope.values.get(key)
+        if found is None:
+            found = self.b.gep(registers.memory_type(buffer.dtype.name), pointer, self.dim(moving))
+            self.scope.values[key] = found
+        return found
 
     def _row_pointer(self, buffer: Buffer, offset: Dim) -> Value:
         base = self.pointers[buffer.name]

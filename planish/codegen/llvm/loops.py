@@ -17,9 +17,12 @@ from planish.codegen.llvm import registers
 from planish.codegen.llvm.builder import Builder, Module, Value, lanes_of
 from planish.codegen.llvm.elementwise import emit
 from planish.codegen.llvm.expressions import Expressions, Scope
+from planish.codegen.llvm.places import side_by_side, written_out
 from planish.codegen.llvm.points import write_points
 from planish.codegen.llvm.sorting import usable_threads, write_sort
+from planish.schedule.contraction import contraction_of
 from planish.schedule.kernel import (
+    Apply,
     Axis,
     Buffer,
     Kernel,
@@ -33,7 +36,7 @@ from planish.schedule.kernel import (
     walk,
 )
 from planish.schedule.nests import identity
-from planish.schedule.steps import streamed
+from planish.schedule.steps import even_size, streamed
 from planish.types import Dim, is_static
 
 Body = Callable[[int], None]
@@ -76,6 +79,8 @@ class Accumulators:
 class LoopWriter:
     def __init__(self, b: Builder, kernel: Kernel, size_slots: dict[str, int], numerics: str):
         self.b, self.kernel, self.numerics = b, kernel, numerics
+        self.stages = list(kernel.stages)
+        self.is_contraction = contraction_of(kernel) is not None
         sizes, self.tid, threads = b.parameters[-3:]
         self.threads = usable_threads(b, kernel, threads)
         pointers = {p.name: v for p, v in zip(kernel.arguments, b.parameters)}
@@ -97,7 +102,7 @@ class LoopWriter:
             self.b.do("call void @llvm.x86.sse.sfence()")
 
     def all_values(self) -> list[Scalar]:
-        return [v for s in self.kernel.stages for v in stage_values(s)]
+        return [v for s in self.stages for v in stage_values(s)]
 
     # --- shared axes
 
@@ -149,10 +154,38 @@ class LoopWriter:
         elif len(axes) == 1 and axes[0].lanes > 1:
             self.e.hoist(self.all_values())
             self.axis_loop(axes[0], self.b.i64(0), self.e.dim(axes[0].extent), self.point)
+        elif axes[0].unroll > 1:
+            self.several_points(axes[0], axes[1:])
         else:
             self.e.hoist(self.all_values())
             self.scalar_loop({axes[0].name: None}, self.b.i64(0), self.e.dim(axes[0].extent),
                              lambda: self.nest(axes[1:]))
+
+    def several_points(self, axis: Axis, inner: Sequence[Axis]) -> None:
+        """`unroll` points of an axis at a time. Of a known number, as few blocks as it takes, of two sizes
+        one apart; else what is left goes point by point."""
+        b, most = self.b, axis.unroll
+        if is_static(axis.extent):
+            size = even_size(axis.extent, most)
+            small = -(-axis.extent // most) * size - axis.extent   # blocks of one point less
+            middle = b.i64(axis.extent - small * (size - 1))
+            sizes = (size, size - 1) if small else (size,)
+        else:
+            extent = self.e.dim(axis.extent)
+            middle = b.bin("sub", extent, b.bin("urem", extent, b.i64(most)))
+            sizes = (most, 1)
+        whole = self.stages
+        start = b.i64(0)
+        for size, stop in zip(sizes, (middle, self.e.dim(axis.extent))):
+            copies = side_by_side([s for s in whole if isinstance(s, Stage)], axis, size)
+            self.stages = list(copies)
+            self.e.learn(copies)
+            self.e.hoist(self.all_values())
+            loop = b.loop(start, stop, b.i64(size), hint="points")
+            self.within({axis.name: loop.index}, lambda: self.nest(inner))
+            loop.end()
+            start = stop
+        self.stages = whole
 
     def scalar_loop(self, names: dict[str, None], start: Value, stop: Value,
                     body: Callable[[], None]) -> None:
@@ -191,8 +224,8 @@ class LoopWriter:
     def point(self, lanes: int) -> None:
         """`lanes` > 1: the last shared axis is the vector and every stage computes that many points at
         once."""
-        left = list(self.kernel.stages)
-        for loop, group in in_loops(self.kernel.stages):
+        left = list(self.stages)
+        for loop, group in in_loops(self.stages):
             del left[:len(group)]
             if loop is None:
                 self.run(group, left, lanes)
@@ -260,6 +293,8 @@ class LoopWriter:
             after = self.loops(stages, axes[1:], inner, later, lanes)
             self.e.scope = outside
             return loop.end(after)
+        if axis.unroll > 1 and axis.lanes == 1:
+            return self.every_step(stages, axis, reductions, lanes)
         if lanes > 1 or axis.lanes == 1:
             extent = self.e.dim(axis.extent)
             return self.trips(stages, axis, self.b.i64(0), extent, 1, 1, carry, reductions, later, lanes)
@@ -288,6 +323,22 @@ class LoopWriter:
             carry = self.trips(stages, axis, at, stop, width, factor, carry, reductions, later, 1)
             at = stop
         return carry
+
+    def every_step(self, stages: list[Stage], axis: Axis, reductions: list[Accumulators],
+                   lanes: int) -> list[Value]:
+        """The steps of a window's innermost axis, one after another without a loop."""
+        for k, value in written_out(stages, axis):
+            self.add_up(reductions[k], value, lanes)
+        return [v for r in reductions for v in _carried(r)]
+
+    def add_up(self, acc: Accumulators, value: Scalar, lanes: int) -> None:
+        """One more value of a reduction; of a contraction, in one operation with its product."""
+        fused = self.is_contraction and self.numerics != "strict" and acc.stage.dtype.is_float
+        if fused and isinstance(value, Apply):
+            x, y = (self.e.value(a, lanes) for a in value.args)
+            acc.rest = self.b.multiply_add(x, y, acc.rest)
+        else:
+            acc.rest = self.combine(acc.stage, acc.rest, self.e.value(value, lanes))
 
     def trips(self, stages: list[Stage], axis: Axis, start: Value, stop: Value, width: int, unroll: int,
               carry: list[Value], reductions: list[Accumulators], later: list[Stage | Sort],
