@@ -307,7 +307,11 @@ def _is_contiguous(roles: Roles) -> bool:
 
 def _tiled(kernel: Kernel, roles: Roles, tile: RegisterTile) -> Kernel:
     width = tile.vectors * tile.lanes
-    kernel = replace(kernel, tile=tile)
+    first, *rest = kernel.stages
+    assert isinstance(first, Stage)
+    inside = {a.name: a for a in first.axes}
+    summed = replace(first, axes=tuple(inside[name] for name in roles.k))
+    kernel = replace(kernel, tile=tile, stages=(summed, *rest))
     kernel = kernel.with_step(Step("register_tile", ("x".join(roles.m) or "1", tile.rows, roles.n, width)))
     kernel = kernel.with_step(Step("vectorize", (roles.n, tile.lanes)))
     return kernel.with_step(Step("unroll", (roles.k[-1], UNROLL)))

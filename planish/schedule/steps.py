@@ -222,7 +222,7 @@ def interchange(kernel: Kernel, order: tuple[str, ...]) -> Kernel:
 
 def even_size(count: int, most: int) -> int:
     """The size of the larger of as few blocks as `count` takes, when their sizes differ by one at most."""
-    return -(-count // max(-(-count // most), 1))
+    return max(1, -(-count // max(1, -(-count // most))))
 
 def vectorize(kernel: Kernel, axis: str, lanes: int) -> Kernel:
     kernel = _with_axis(kernel, axis, lambda a: replace(a, lanes=lanes))
