@@ -7,6 +7,7 @@ import pytest
 from planish.compiler import Compiled, NativeCompiled, Options, compile_graph
 from planish.ir import Graph, Node, constant, input_node, interpret
 from planish.ops.rules import ops
+from planish.rewrite import Numerics
 from planish.schedule.program_interpret import interpret_program
 from planish.schedule.program_verify import verify_program
 from planish.types import FLOAT32, Dim, TensorType, symbol
@@ -32,9 +33,9 @@ def between(middle, channels: int, rng: np.random.Generator):
     return function
 
 
-def compiled_of(function, shape: tuple[Dim, ...], options: Options = Options()) -> NativeCompiled:
+def compiled_of(function, shape: tuple[Dim, ...], numerics: Numerics = "default") -> NativeCompiled:
     x = input_node("x", TensorType(FLOAT32, shape))
-    compiled: Compiled = compile_graph(Graph((x,), (function(x),)), options)
+    compiled: Compiled = compile_graph(Graph((x,), (function(x),)), Options(numerics=numerics))
     assert isinstance(compiled, NativeCompiled)
     return compiled
 
@@ -61,11 +62,13 @@ KINDS = {
     "grouped, many": lambda x, rng: conv(x, 12, (1, 3), rng, groups=12),
     "by channel": lambda x, rng: conv(x, 12, (3, 3), rng, groups=12),
     "by channel, strided": lambda x, rng: conv(x, 12, (5, 3), rng, groups=12, strides=(1, 2)),
-    "by channel, dilated": lambda x, rng: conv(x, 12, (3, 2), rng, groups=12, gaps=(1, 3), pads=((0, 2), (1, 0))),
+    "by channel, dilated": lambda x, rng: conv(x, 12, (3, 2), rng, groups=12, gaps=(1, 3),
+                                               pads=((0, 2), (1, 0))),
     "by channel, twice": lambda x, rng: conv(x, 24, (3, 3), rng, groups=12),
     "by channel, 9 x 9": lambda x, rng: conv(x, 12, (9, 9), rng, groups=12),
     "spread": lambda x, rng: conv(x, 20, (3, 4), rng, spread=(2, 2), pads=((1, 2), (2, 2))),
-    "spread by channel": lambda x, rng: conv(x, 12, (4, 4), rng, groups=12, spread=(2, 2), pads=((2, 2), (2, 2))),
+    "spread by channel": lambda x, rng: conv(x, 12, (4, 4), rng, groups=12, spread=(2, 2),
+                                             pads=((2, 2), (2, 2))),
 }
 
 
@@ -96,7 +99,8 @@ def test_windows_over_channels(channels: int, places: int) -> None:
 def test_one_and_three_axes(places: tuple[int, ...], groups: int) -> None:
     rng = np.random.default_rng()
     window = (3,) * len(places)
-    compiled = compiled_of(between(lambda x, r: conv(x, 12, window, r, groups=groups), 12, rng), (1, 3, *places))
+    function = between(lambda x, r: conv(x, 12, window, r, groups=groups), 12, rng)
+    compiled = compiled_of(function, (1, 3, *places))
     array = rng.normal(size=(1, 3, *places)).astype(np.float32)
     check(compiled, array)
     check_loops(compiled, array)
@@ -135,7 +139,7 @@ def test_a_value_padded_twice() -> None:
 
     def function(x: Node) -> Node:
         y = ops.maximum(conv(x, 16, (1, 1), rng), 0.0)
-        pooled = ops.reduce_window(y, kind="max", window=(1, 1, 3, 3), strides=(1, 1, 1, 1), dilation=(1, 1, 1, 1),
+        pooled = ops.reduce_window(y, kind="max", window=(1, 1, 3, 3), strides=(1,) * 4, dilation=(1,) * 4,
                                    padding=((0, 0), (0, 0), (1, 1), (1, 1)))
         return conv(y, 16, (3, 3), rng) + conv(y, 16, (5, 5), rng) + conv(pooled, 16, (1, 1), rng)
     check(compiled_of(function, (2, 8, 9, 7)), rng.normal(size=(2, 8, 9, 7)).astype(np.float32))
@@ -159,5 +163,5 @@ def test_strict_numerics_round_every_operation() -> None:
     """Strict: products and sums are rounded on their own; default may fuse them."""
     rng = np.random.default_rng()
     function = between(KINDS["by channel"], 12, rng)
-    code = compiled_of(function, (1, 3, 9, 13), Options(numerics="strict")).text("llvm")
+    code = compiled_of(function, (1, 3, 9, 13), "strict").text("llvm")
     assert "llvm.fmuladd" not in code and "llvm.fma" not in code
