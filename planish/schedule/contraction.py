@@ -127,7 +127,8 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     across = _across_the_result(kernel, hint, buffers)
     if across is not None:
         width = lanes * TILES[machine.registers][1]
-        roles = min(roles, across, key=lambda r: _cycles(kernel, r, hint, buffers, width))
+        roles = min(roles, across, key=lambda r: (_width(kernel, r, hint) < lanes // 2,
+                                                  _cycles(kernel, r, hint, buffers, width)))
     if _work(kernel, hint) < LEAST_WORK or _packs_for_one_use(roles, buffers):
         return None
     rows, vectors = (TILES if _has_known_rows(roles) else APART)[machine.registers]
