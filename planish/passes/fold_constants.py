@@ -39,6 +39,11 @@ class FoldConstants:
         return context.rewrite(graph, _Folder().step)
 
 
+def computed(node: Node) -> Node:
+    """A node that hangs on constants alone, as a constant."""
+    return _Folder().folded(node)
+
+
 @dataclass
 class _Folder:
     """The bytes of the constants that nodes hang on which hang on constants alone, and what they hold."""

@@ -13,6 +13,7 @@ from planish.passes.canonicalise import Canonicalise
 from planish.passes.decompose import Decompose
 from planish.passes.drop_dead import DropDead
 from planish.passes.fold_constants import FoldConstants
+from planish.passes.fold_normalisation import FoldNormalisation
 from planish.passes.hooks import Hook, hook_of_knobs
 from planish.passes.protocol import Context, Pass, PassRecord
 from planish.passes.rewriting import Rewriting
@@ -24,6 +25,7 @@ from planish.rewrite.rules import ALGEBRA, FOLD_SCALE, MOVEMENT, RECOGNISE, SUBS
 decompose = Decompose()
 canonicalise = Canonicalise()
 fold_constants = FoldConstants()
+fold_normalisation = FoldNormalisation()
 simplify = Rewriting("simplify", "after folding: its rules look for 1, 0 and whole constants", ALGEBRA)
 substitute = Rewriting("substitute", "after the algebra: it brings together what this looks for",
                         SUBSTITUTE + MOVEMENT)
@@ -36,6 +38,7 @@ PIPELINE: tuple[Pass, ...] = (
     decompose,
     canonicalise,
     fold_constants,
+    fold_normalisation,
     simplify,
     substitute,
     fold_scale,

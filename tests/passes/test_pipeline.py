@@ -64,13 +64,21 @@ def attention(q: Node, k: Node, v: Node, mask: Node) -> Node:
     return ops.matmul(e / ops.reduce_sum(same, axes=(2,), keepdims=True), v)
 
 
+def conv(x: Node) -> Node:
+    weights = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    return ops.conv(x, constant(weights), strides=(1,), padding=((0, 0),), lhs_dilation=(1,), rhs_dilation=(1,))
+
+
 POSITIONS = {
     "canonicalise": (build_graph(lambda low, high: ops.clip(number(3), low, high), f32(4), f32(4)),
                      left_constants),
     "fold_constants": (build_graph(lambda x: (x + number(1, np.int32)) + number(2, np.int32),
                                    TensorType(INT32, (4,))),
                        lambda g: names(g) == ["add"]),
-    "simplify": (build_graph(lambda x: x * (number(3) - number(2)), f32(4)), lambda g: names(g) == []),
+    "fold_normalisation": (build_graph(lambda x: conv(x) * ops.rsqrt(number(4)), f32(1, 2, 5)),
+                           lambda g: names(g) == ["conv"]),
+    "simplify": (build_graph(lambda x: conv(x) - number(3) + number(3), f32(1, 2, 5)),
+                 lambda g: names(g) == ["conv"]),
     "substitute": (build_graph(lambda x: ops.reciprocal(ops.sqrt(x) * number(1)), f32(4)),
                    lambda g: names(g) == ["rsqrt"]),
     "fold_scale": (build_graph(lambda x, w: (x @ w) / number(8), f32(4, 8), f32(8, 2)),
