@@ -66,7 +66,8 @@ def attention(q: Node, k: Node, v: Node, mask: Node) -> Node:
 
 def conv(x: Node) -> Node:
     weights = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
-    return ops.conv(x, constant(weights), strides=(1,), padding=((0, 0),), lhs_dilation=(1,), rhs_dilation=(1,))
+    return ops.conv(x, constant(weights), strides=(1,), padding=((0, 0),), lhs_dilation=(1,),
+                    rhs_dilation=(1,))
 
 
 POSITIONS = {
@@ -312,11 +313,11 @@ def test_trace_saves_every_pass(tmp_path: Path, capsys: pytest.CaptureFixture[st
         graph, _ = run_pipeline(CHAIN, numerics="fast")
     files = sorted(p.name for p in (tmp_path / "trace").iterdir())
     assert files == ["00_captured.ir", "01_decompose.ir", "02_canonicalise.ir", "03_fold_constants.ir",
-                     "04_simplify.ir", "05_substitute.ir", "06_fold_scale.ir", "07_share.ir",
-                     "08_recognise.ir", "09_drop_dead.ir"]
+                     "04_fold_normalisation.ir", "05_simplify.ir", "06_substitute.ir", "07_fold_scale.ir",
+                     "08_share.ir", "09_recognise.ir", "10_drop_dead.ir"]
     assert parse_graph((tmp_path / "trace" / files[-1]).read_text()).outputs == graph.outputs
     run_pipeline(CHAIN, hook=all_of(print_each, save_each(tmp_path)))
-    assert "# 03 fold_constants" in capsys.readouterr().out and (tmp_path / "09_drop_dead.ir").exists()
+    assert "# 03 fold_constants" in capsys.readouterr().out and (tmp_path / "10_drop_dead.ir").exists()
 
 
 def test_no_hook_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
