@@ -6,7 +6,9 @@ for the library strategy. `jit`, engines and the command line are callers of thi
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
@@ -276,8 +278,28 @@ def compile_graph(graph: Graph, options: Options = Options(), *,
     """Compile a graph. `hint` gives typical sizes of its symbols, for choices and for the report's
     figures."""
     check_options(options)
-    check_hint(graph, hint or {})
-    report = Report(captured_nodes=len(graph.nodes()), hint=dict(hint or {}))
+    if hint:
+        check_hint(graph, hint)
+    with _without_collector():
+        return _compiled(graph, options, dict(hint or {}))
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """A compile makes very many objects and next to no cycles: Python's collector, which they set off, would
+    walk over all that the process has."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _compiled(graph: Graph, options: Options, hint: dict[str, int]) -> Compiled:
+    nodes = graph.nodes()
+    report = Report(captured_nodes=len(nodes), hint=hint)
     clock = _Clock(report.seconds)
     if options.strategy == "library":
         verify(graph, "capture")
@@ -285,7 +307,7 @@ def compile_graph(graph: Graph, options: Options = Options(), *,
         report.bytes_before = report.bytes_after = bytes_of_graph(graph, report.hint)
         report.hosts = hosts_of(graph)
         return LibraryProgram(graph, options, report)
-    if any(map(is_host, graph.nodes())):
+    if any(map(is_host, nodes)):
         compiled = _segmented(graph, options, report, clock)
     else:
         compiled = _program(graph, options, report, clock, _from_captured)

@@ -22,6 +22,8 @@ from planish.types import STRING, TensorType, as_text, dtype_of, python_number
 
 SMALL = 4096  # bytes up to which constants are compared by content; larger ones are equal when one array
 
+MOVING = frozenset({"transpose", "reshape"})  # ops whose result has each element of the operand once
+
 Function = Callable[..., np.ndarray]
 DERIVATIONS: dict[str, Function] = {}
 QUESTIONS: dict[str, Callable[..., Any]] = {}
@@ -51,6 +53,11 @@ class Derivation:
     function: str
     parameters: tuple[Any, ...]
     sources: tuple[Content, ...]
+
+    @property
+    def is_movement(self) -> bool:
+        """Whether the elements are those of the one source, in another order or shape."""
+        return self.function == "transposed" or (self.function == "op" and self.parameters[0] in MOVING)
 
     def run(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         return np.asarray(DERIVATIONS[self.function](self.parameters, *arrays))
@@ -133,9 +140,8 @@ class Content:
 
     @property
     def is_interned(self) -> bool:
-        """Whether another of the same content is equal to this one; else only what is the same array, or
-        derived alike, is."""
-        return self.derivation is None and not isinstance(self.key, int)
+        """Whether another array of the same content is equal to this one; else only the same array is."""
+        return not isinstance(self.key, int)
 
     @property
     def nbytes(self) -> int:
@@ -148,6 +154,13 @@ class Content:
 
     def __hash__(self) -> int:
         return self._memo["hash"]
+
+
+def unmoved(content: Content) -> Content:
+    """What holds the same elements, before they were moved: without transposes and reshapes."""
+    while (made := content.derivation) is not None and made.is_movement:
+        content = made.sources[0]
+    return content
 
 
 def evaluate(content: Content) -> np.ndarray:
@@ -183,6 +196,32 @@ def dependencies(contents: Sequence[Content]) -> list[Content]:
         else:
             order[stack.pop()] = None
     return list(order)
+
+
+def leaves(contents: Sequence[Content]) -> list[Content]:
+    """The contents that are arrays, among these and all they are derived from."""
+    order: dict[Content, None] = {}
+    stack = list(contents)[::-1]
+    while stack:
+        one = stack.pop()
+        if one not in order:
+            order[one] = None
+            stack += one.derivation.sources if one.derivation else ()
+    return [c for c in order if c.derivation is None]
+
+
+def with_leaves(content: Content, new: Mapping[Content, Content]) -> Content:
+    """The same derivation of other arrays of equal content."""
+    if content.derivation is None:
+        return new.get(content, content)
+    made = content.derivation
+    sources = tuple(with_leaves(s, new) for s in made.sources)
+    if all(a is b for a, b in zip(sources, made.sources)):
+        return content
+    changed = Content.derived(made.function, made.parameters, sources, content.type)
+    if content.has_value:
+        changed.settle(content.value)
+    return changed
 
 
 # --- looking

@@ -17,7 +17,7 @@ import numpy as np
 
 from planish.ir import Graph, Node, constant
 from planish.ir.node import constant_of, make_node
-from planish.ops.content import Content, ask, derivation
+from planish.ops.content import Content, ask, derivation, unmoved
 from planish.ops.record import get_op
 from planish.ops.rules import ops
 from planish.passes.protocol import Context
@@ -75,7 +75,7 @@ class _Folder:
         """A node as a constant; where all elements are one number, a scalar that is broadcast. What follows
         from single numbers is computed now, as they may be looked at by every rule."""
         content = self.content(node).settled()
-        number = ask("uniform", content) if content.type.size != 1 else None
+        number = ask("uniform", unmoved(content)) if content.type.size != 1 else None
         if number is not None and number == number:  # NaNs differ in their bits
             return ops.broadcast_to(constant(number, node.dtype), shape=node.shape)
         return constant_of(content)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planish.ir import Graph, Node
-from planish.ops.content import ask
+from planish.ops.content import Content, ask, leaves, with_leaves
 from planish.passes.canonicalise import commutes
 from planish.passes.protocol import Context
 from planish.rewrite import Numerics
@@ -26,17 +26,25 @@ class Share:
 
 
 def equal_constants(graph: Graph) -> dict[Node, Node]:
-    """constant -> the first constant of the same content, for those that have one; constants that are
-    interned by content are one node already."""
-    by_type: dict[object, list[Node]] = {}
-    for node in graph.nodes():
-        if node.op.name == "constant" and not node.attributes.is_interned:
-            by_type.setdefault(node.type, []).append(node)
-    found: dict[Node, Node] = {}
-    for nodes in by_type.values():
-        if len(nodes) > 1:
-            groups = ask("equal", *(n.attributes for n in nodes))
-            found |= {n: nodes[first] for n, first in zip(nodes, groups) if nodes[first] is not n}
+    """constant -> the first constant of the same content, for those that have one. Arrays are compared, and
+    what is derived alike of equal ones is equal."""
+    nodes = [n for n in graph.nodes() if n.op.name == "constant"]
+    same = _equal_arrays(leaves([n.attributes for n in nodes]))
+    first: dict[Content, Node] = {}
+    found = {n: first.setdefault(with_leaves(n.attributes, same), n) for n in nodes} if same else {}
+    return {n: one for n, one in found.items() if one is not n}
+
+
+def _equal_arrays(contents: list[Content]) -> dict[Content, Content]:
+    """array -> the first of equal content, for those that have one; what is interned by content has none."""
+    by_type: dict[object, list[Content]] = {}
+    for content in contents:
+        if not content.is_interned:
+            by_type.setdefault(content.type, []).append(content)
+    found: dict[Content, Content] = {}
+    for alike in by_type.values():
+        if len(alike) > 1:
+            found |= {c: alike[k] for c, k in zip(alike, ask("equal", *alike)) if alike[k] is not c}
     return found
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from planish.ir import Node
 from planish.ops.algebra import Algebra
-from planish.ops.content import ask
+from planish.ops.content import ask, unmoved
 from planish.ops.record import OPS, Op
 
 SEEN_THROUGH = frozenset({"broadcast_to", "reshape"})  # a number matches a constant under these
@@ -291,4 +291,4 @@ def uniform_value(node: Node) -> Any:
     """The Python number that all elements of a constant are (its bits everywhere the same), else None."""
     while node.op.name in SEEN_THROUGH:
         node = node.operands[0]
-    return ask("uniform", node.attributes) if node.op.name == "constant" else None
+    return ask("uniform", unmoved(node.attributes)) if node.op.name == "constant" else None

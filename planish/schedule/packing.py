@@ -5,7 +5,9 @@ values of their type. The functions here are the meaning; the runtime has faster
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -46,9 +48,49 @@ def packed(content: Content, start: int, sizes: tuple[int, ...], strides: tuple[
     """Panels [panel, k..., lane] of the view [n, k...] that has these sizes and strides, in elements, and
     begins at element `start` of a constant; zero beyond the last column. With `pair` 2 steps of k lie side by
     side, [panel, k..., k / 2, lane, 2], the last of them filled up with 0."""
-    parameters = (start, sizes, strides, width, pair)
     shape = panels_shape(sizes, width, pair)
+    while content.derivation is not None and content.derivation.is_movement:
+        view = _before(content, start, sizes, strides)
+        if view is None:
+            break
+        start, strides = view
+        content = content.derivation.sources[0]
+    parameters = (start, sizes, strides, width, pair)
     return Content.derived("packed", parameters, (content,), content.type.with_shape(shape))
+
+
+def _before(content: Content, start: int, sizes: tuple[int, ...],
+            strides: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
+    """Start and strides of a view of a moved content in what it was moved from; None where an axis of the
+    view is not part of one axis of the content."""
+    made = content.derivation
+    assert made is not None
+    if made.parameters[0] == "reshape":
+        return start, strides
+    order = made.parameters if made.function == "transposed" else made.parameters[1]
+    old_shape, new_shape = (tuple(d for d in c.type.shape if isinstance(d, int))
+                            for c in (made.sources[0], content))  # those of constants are all known
+    source = _row_major(old_shape)
+    axes = [(step, size, source[k]) for step, size, k in
+            zip(_row_major(new_shape), new_shape, order) if size > 1]
+    reach = [start // step % size for step, size, _ in axes]
+    first = sum(at * old for at, (_, _, old) in zip(reach, axes))
+    new: list[int] = []
+    for size, stride in zip(sizes, strides):
+        k = next((k for k, (step, _, _) in enumerate(axes) if stride % step == 0), None)
+        if size == 1 or k is None:
+            new.append(0)
+            reach += [] if size == 1 else [1 << 62]
+            continue
+        step, _, old = axes[k]
+        reach[k] += stride // step * (size - 1)
+        new.append(stride // step * old)
+    fits = len(reach) == len(axes) and all(at < size for at, (_, size, _) in zip(reach, axes))
+    return (first, tuple(new)) if fits else None
+
+
+def _row_major(shape: Sequence[int]) -> list[int]:
+    return [prod(shape[k + 1:]) for k in range(len(shape))]
 
 
 def panels_shape(sizes: tuple[int, ...], width: int, pair: int) -> tuple[int, ...]:

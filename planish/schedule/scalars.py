@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from planish.ir.node import Node
-from planish.ops.content import ask
+from planish.ops.content import ask, unmoved
 from planish.schedule.kernel import Apply, Buffer, Const, Index, Load, Scalar
 from planish.types import (
     BOOL,
@@ -70,7 +70,7 @@ def splat_of(node: Node) -> float | int | bool | None:
     if node.op.name != "constant":
         return None
     size = node.attributes.type.size
-    return ask("uniform", node.attributes) if 0 < size <= SPLAT else None
+    return ask("uniform", unmoved(node.attributes)) if 0 < size <= SPLAT else None
 
 
 class Scalars:

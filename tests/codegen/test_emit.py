@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 
 from planish import knobs
 from planish.codegen.llvm import host as host_module
-from planish.codegen.llvm.emit import emit_assembly, emit_object
+from planish.codegen.llvm.emit import emit_all, emit_assembly, emit_object
 from planish.codegen.llvm.host import aarch64, host
 
 _LOOP = """
@@ -101,3 +102,15 @@ def test_a_machine_without_code_is_refused(monkeypatch):
     monkeypatch.setattr(host_module.platform, "machine", lambda: "riscv64")
     with pytest.raises(RuntimeError, match="'riscv64'"):
         host_module._host.__wrapped__("")
+
+
+def test_threads_emit_side_by_side_what_one_emits():
+    def text(k):
+        return (f"define float @f{k}(float %x) {{\n  %y = fmul float %x, {k}.0\n"
+                f"  %z = call float @llvm.sqrt.f32(float %y)\n  ret float %z\n}}\n"
+                "declare float @llvm.sqrt.f32(float)\n")
+    triple = "x86_64-unknown-linux-gnu"
+    alone = [emit_object(text(k), triple) for k in range(24)]
+    assert emit_all([partial(text, k) for k in range(24)], triple, "", "") == alone
+    with pytest.raises(ValueError, match="LLVM refuses this module"):
+        emit_all([partial(text, 1), lambda: "define nonsense"], triple, "", "")

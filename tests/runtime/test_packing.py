@@ -4,8 +4,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planish.ops.content import Content
 from planish.runtime.packing import HUGE_PAGE, pack_all
-from planish.schedule.packing import pack
+from planish.schedule.packing import pack, packed, transposed
 
 VIEWS = {  # (start, sizes [n, k...], strides in elements)
     "rows": lambda n, k: (0, (n, k), (1, n)),
@@ -50,3 +51,32 @@ def test_arrays_that_are_not_contiguous_are_read_as_if():
     found, = pack_all([(parameters, array)], 2)
     np.testing.assert_array_equal(found, pack(parameters, array))
     np.testing.assert_array_equal(found[0, :, 0], array[:, 0])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_panels_of_what_was_moved_are_panels_of_what_it_was_moved_from(seed):
+    """A view of a transposed constant is taken of the constant itself where it can be."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(v) for v in rng.integers(1, 6, int(rng.integers(2, 5))))
+    leaf = Content.of(rng.normal(size=shape).astype(np.float32))
+    order = tuple(int(v) for v in rng.permutation(len(shape)))
+    moved = transposed(leaf, order)
+    steps = np.cumprod([1, *moved.type.shape[:0:-1]])[::-1]
+    start, sizes, strides = 0, [], []
+    for k in rng.permutation(len(shape)):
+        low, stride = int(rng.integers(moved.type.shape[k])), int(rng.integers(1, 3))
+        start += low * int(steps[k])
+        sizes.append(int(rng.integers(1, (moved.type.shape[k] - 1 - low) // stride + 2)))
+        strides.append(stride * int(steps[k]))
+    view = (start, tuple(sizes), tuple(strides), 4, 1)
+    made = packed(moved, *view)
+    assert made.derivation.sources[0] is leaf
+    np.testing.assert_array_equal(made.value, pack(view, moved.value))
+
+
+def test_a_view_across_axes_is_taken_of_the_transposed():
+    leaf = Content.of(np.arange(12, dtype=np.float32).reshape(3, 4))
+    moved = transposed(leaf, (1, 0))
+    made = packed(moved, 0, (12, 1), (1, 12), 4)
+    assert made.derivation.sources[0] is moved
+    assert made.value.reshape(-1).tolist() == leaf.value.T.reshape(-1).tolist()

@@ -6,13 +6,15 @@ where every constant costs a 64-bit move and arithmetic on the global offset tab
 """
 from __future__ import annotations
 
+import ctypes
 import functools
-import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
-Passes = Literal["none", "lite", "full"]
+from planish.codegen.llvm.host import usable_cpus
 
-_lock = threading.Lock()  # llvmlite parses into one global context
+Passes = Literal["none", "lite", "full"]
 
 
 @functools.cache
@@ -29,18 +31,23 @@ def emit_object(ir_text: str, triple: str, cpu: str = "", features: str = "", pa
                 cg_level: int = 2) -> bytes:
     """The ELF object of a module. `passes`: none; lite = SROA, InstCombine, SimplifyCFG; full = O2
     without vectorisers and unrolling. `cg_level` is the effort of code generation, 0 to 3. ValueError shows
-    faulty IR."""
-    with _lock:
-        module, machine = _optimised(ir_text, triple, cpu, features, passes, cg_level)
-        return machine.emit_object(module)
+    faulty IR. Threads may work at modules of their own side by side."""
+    module, machine = _optimised(ir_text, triple, cpu, features, passes, cg_level)
+    return _emitted(module, machine, is_object=True)
 
 
 def emit_assembly(ir_text: str, triple: str, cpu: str = "", features: str = "", passes: Passes = "lite",
                   cg_level: int = 2) -> str:
     """The assembly text of a module; arguments as `emit_object`."""
-    with _lock:
-        module, machine = _optimised(ir_text, triple, cpu, features, passes, cg_level)
-        return machine.emit_assembly(module)
+    module, machine = _optimised(ir_text, triple, cpu, features, passes, cg_level)
+    return _emitted(module, machine, is_object=False).decode()
+
+
+def emit_all(texts: Iterable[Callable[[], str]], triple: str, cpu: str, features: str) -> list[bytes]:
+    """The objects of modules, in order; their texts are written and compiled on all CPUs."""
+    _llvm()
+    with ThreadPoolExecutor(usable_cpus()) as pool:
+        return list(pool.map(lambda text: emit_object(text(), triple, cpu, features), texts))
 
 
 def llvm_version() -> str:
@@ -60,7 +67,7 @@ def _optimised(ir_text: str, triple: str, cpu: str, features: str, passes: Passe
 def _parse(ir_text: str, triple: str) -> Any:
     llvm = _llvm()
     try:
-        module = llvm.parse_assembly(ir_text)
+        module = llvm.parse_assembly(ir_text, llvm.create_context())
         module.triple = triple
         module.verify()
     except RuntimeError as error:
@@ -78,7 +85,31 @@ def _run_passes(module: Any, machine: Any, passes: Passes) -> None:
     tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, tuning)
     manager = builder.getModulePassManager() if passes == "full" else _lite(llvm)
-    manager.run(module, builder)
+    _unlocked("LLVMPY_RunNewModulePassManager")(manager, module, builder)
+
+
+def _emitted(module: Any, machine: Any, *, is_object: bool) -> bytes:
+    """The bytes of a module's object or assembly text, as llvmlite's TargetMachine has them."""
+    from llvmlite.binding import ffi
+
+    with ffi.OutputString() as message:
+        memory = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, int(is_object), message)
+        if not memory:
+            raise ValueError(f"LLVM has no code for this module: {message}")
+    try:
+        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(memory), ffi.lib.LLVMPY_GetBufferSize(memory))
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(memory)
+
+
+def _unlocked(name: str) -> Callable[..., Any]:
+    """A function of LLVM past llvmlite's lock, which lets one thread in at a time. LLVM takes as many as
+    there are contexts, and every module here has its own. An llvmlite whose lock is made otherwise is used
+    as it is."""
+    from llvmlite.binding import ffi
+
+    function = getattr(ffi.lib, name)
+    return getattr(function, "_cfn", function)
 
 
 def _lite(llvm: Any) -> Any:

@@ -80,10 +80,15 @@ def aarch64() -> Target:
                   l1=64 << 10, l2=1 << 20, l3=0, cores=1)
 
 
+def usable_cpus() -> int:
+    """How many CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @functools.cache
 def _host(limit: str) -> Target:
     machine = platform.machine()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cpus()
     l1, l2, l3 = _cache_sizes()
     if machine in ("aarch64", "arm64"):
         return replace(aarch64(), l1=l1, l2=l2, l3=l3, cores=cores)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planish.codegen.llvm.emit import emit_assembly, emit_object
+from planish.codegen.llvm.emit import emit_all, emit_assembly
 from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.program import ProgramCode, write_program
 from planish.codegen.llvm.version import generator_version
@@ -48,7 +48,7 @@ class NativeCode:
     def objects(self) -> list[bytes]:
         """The ELF objects: this is where LLVM works."""
         t = self.target
-        return [emit_object(text, t.triple, t.cpu, t.features) for text in self.modules()]
+        return emit_all((*self.code.kernels.values(), lambda: self.code.body), t.triple, t.cpu, t.features)
 
     def modules(self) -> Iterator[str]:
         yield from (text() for text in self.code.kernels.values())
