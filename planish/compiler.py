@@ -23,7 +23,7 @@ from planish.errors import PlanishError, SignatureError
 from planish.ir import Graph, Node, interpret, print_graph, verify
 from planish.ir.fresh import all_symbols
 from planish.ir.interpret import bind_host, checked
-from planish.ir.specialize import bind_symbols, static_sizes, substitute_value
+from planish.ir.specialize import bind_symbols, specialize, static_sizes, substitute_value
 from planish.ir.text import node_names
 from planish.logs import channel
 from planish.ops.content import Looks, watched
@@ -36,6 +36,7 @@ from planish.runtime.program import NativeProgram
 from planish.schedule.build import SWITCHES, Built, build_program
 from planish.schedule.machine import Machine
 from planish.schedule.measure import KernelRecord, bytes_of_graph, kernel_records
+from planish.schedule.names import renamed_sizes
 from planish.schedule.program_text import print_program
 from planish.schedule.segments import HostCall, Plan, cut, host_line, is_host, print_plan
 from planish.schedule.text import print_kernel
@@ -378,10 +379,13 @@ def _rewritten(graph: Graph, options: Options, report: Report, clock: _Clock) ->
 
 
 def _from_optimized(optimized: Graph, options: Options, report: Report, clock: _Clock) -> Made:
-    target = options.target or host()
-    built = build_program(optimized, machine_of(target), report.hint, disable=options.disable & set(SWITCHES))
+    target, renamed = options.target or host(), renamed_sizes(optimized)
+    graph = specialize(optimized, renamed)
+    hints = {str(new): report.hint[old] for old, new in renamed.items() if old in report.hint}
+    report.hint = report.hint | hints
+    built = build_program(graph, machine_of(target), report.hint, disable=options.disable & set(SWITCHES))
     clock.lap("schedule")
-    code = generate(built.program, built.outputs, optimized, target, options.numerics)
+    code = generate(built.program, built.outputs, graph, target, options.numerics)
     clock.lap("generate")
     return Made(optimized, built, code)
 
