@@ -54,6 +54,8 @@ def flash_attention(
     scores = _scores(call, q, k, causal, mask, given)
     if mask is None:
         result = ops.attention(q, k, v, scale=given, causal=causal)
+    elif mask.dtype in (BOOL, q.dtype):
+        result = ops.attention(q, k, v, mask, scale=given, causal=causal, unseen="zero")
     else:
         result = _of_scores(scores, v)
     return result, cast(ops.logsumexp(scores, axes=(q.ndim - 1,), keepdims=False), FLOAT32)
