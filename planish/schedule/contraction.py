@@ -112,7 +112,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
                          disable: frozenset[str] = frozenset()) -> list[Kernel] | None:
     """The kernel with a register tile, after the kernel that packs its right operand if it needs one. None
     when the kernel is not a contraction that this form suits. New buffers are entered in `buffers`."""
-    kernel = split_sum(kernel)
+    kernel = split_groups(split_sum(kernel))
     roles = choose_roles(kernel, hint, buffers)
     if roles is None:
         return None
@@ -132,6 +132,8 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     if _work(kernel, hint) < LEAST_WORK or _packs_for_one_use(roles, buffers):
         return None
     rows, vectors = (TILES if _has_known_rows(roles) else APART)[machine.registers]
+    if _width(kernel, roles, hint) <= lanes and _has_even_tiles(kernel, roles):
+        rows, vectors, lanes = rows * vectors, 1, _fitting(lanes, _width(kernel, roles, hint))
     extent = {a.name: a.extent for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
     if _width(kernel, roles, hint) < lanes // 2:
         return None
@@ -163,6 +165,33 @@ def split_sum(kernel: Kernel) -> Kernel:
         if isinstance(size, int) and size and is_static(axis.extent) and axis.extent % size == 0:
             kernel = steps.split(kernel, axis, size)
     return kernel
+
+
+def split_groups(kernel: Kernel) -> Kernel:
+    """The kernel with the channels of a grouped convolution cut into groups and the channels of one: an
+    operand goes on from group to group only (s // 8)."""
+    parts = contraction_of(kernel)
+    if parts is None:
+        return kernel
+    for axis in kernel.shared:
+        sizes = {d for load in (parts.left, parts.right) for i in own_dims(load)
+                 for d in divisors(i, axis.symbol)}
+        size = sizes.pop() if len(sizes) == 1 else 0
+        if isinstance(size, int) and size > 1 and is_static(axis.extent) and axis.extent % size == 0:
+            return steps.tile(kernel, axis, size)
+    return kernel
+
+
+def _has_even_tiles(kernel: Kernel, roles: Roles) -> bool:
+    """Whether rows are cut into tiles of two heights only: their number is known."""
+    return all(is_static(a.extent) for a in kernel.shared if a.name in roles.m)
+
+
+def _fitting(lanes: int, width: int) -> int:
+    """As few lanes as hold `width` columns."""
+    while lanes // 2 >= width:
+        lanes //= 2
+    return lanes
 
 
 def contraction_of(kernel: Kernel) -> Contraction | None:
@@ -359,10 +388,12 @@ def _packed(kernel: Kernel, roles: Roles, tile: RegisterTile, extent: dict[str, 
     pair = 2 if parts.in_pairs else 1
     panels = (extent[roles.n] + width - 1) // width
     *outer, deepest = (extent[a] for a in roles.k)
-    shape = (*(extent[a] for a in batch), panels, *outer, *_panel_row(deepest, width, pair))
     source = roles.rhs.buffer
     content = buffers.constants.get(buffers.owner(source.name))
-    prepacked = content is not None and not batch and "prepack" not in disable
+    groups = _groups_in_panels(roles, batch, extent, width)
+    prepacked = content is not None and groups > 0 and "prepack" not in disable
+    leading = (groups * panels,) if prepacked else (*(extent[a] for a in batch), panels)
+    shape = (*leading, *outer, *_panel_row(deepest, width, pair))
     # What is packed anew is widened on the way; constants stay as narrow as they are, for memory is slower.
     if content is not None and prepacked and parts.in_pairs and ask("fit_bytes", content):
         content = packing.as_bytes(content)
@@ -370,7 +401,8 @@ def _packed(kernel: Kernel, roles: Roles, tile: RegisterTile, extent: dict[str, 
         source.dtype if parts.in_pairs else parts.sum.dtype
     packed = Buffer(f"{source.name}_panels{len(buffers.scratch)}", TensorType(dtype, shape))
     if content is not None and prepacked:
-        buffers.add(packed, packed_content(content, roles, extent, width, pair))
+        columns = {roles.n: groups * extent[roles.n]}
+        buffers.add(packed, packed_content(content, roles, extent | columns, width, pair))
         before = []
     else:
         buffers.add(packed)
@@ -380,10 +412,25 @@ def _packed(kernel: Kernel, roles: Roles, tile: RegisterTile, extent: dict[str, 
     at = {a.name: a.symbol for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
     *outer, deepest = (at[a] for a in roles.k)
     place = (deepest, n % width) if pair == 1 else (deepest // pair, n % width, deepest % pair)
-    index = (*(at[a] for a in batch), n // width, *outer, *place)
+    group = [at[a] for a in batch]
+    leading = (sum(group, 0) * panels + n // width,) if prepacked else (*group, n // width)
+    index = (*leading, *outer, *place)
     inputs = tuple(dict.fromkeys(b for b in (*_still_read(kernel, roles), packed)))
     kernel = replace(_multiplying(kernel, roles.lhs, Load(packed, index)), inputs=inputs)
     return _tiled(kernel.with_step(Step("pack", (packed.name, width))), roles, tile), before
+
+
+def _groups_in_panels(roles: Roles, batch: tuple[str, ...], extent: dict[str, Dim], width: int) -> int:
+    """How many groups of whole panels the right operand has, one after another along its columns; 0 where it
+    is not like that."""
+    if not batch:
+        return 1
+    access = Access(roles.rhs.buffer, roles.rhs.index)
+    columns, groups = extent[roles.n], extent[batch[0]]
+    if len(batch) > 1 or not is_static(groups) or not is_static(columns) or columns % width:
+        return 0
+    stride = stride_along(access, roles.n)
+    return groups if stride is not None and stride_along(access, batch[0]) == columns * stride else 0
 
 
 def _panel_row(depth: Dim, width: int, pair: int) -> tuple[Dim, ...]:
@@ -429,7 +476,8 @@ def packed_content(content: Content, roles: Roles, extent: dict[str, Dim], width
     """The panels of a constant right operand."""
     access = Access(roles.rhs.buffer, roles.rhs.index)
     axes = (roles.n, *roles.k)
-    start = _known(substitute(roles.rhs.buffer.offset(own_dims(roles.rhs)), dict.fromkeys(axes, 0)))
+    offset = roles.rhs.buffer.offset(own_dims(roles.rhs))
+    start = _known(substitute(offset, dict.fromkeys((*roles.batch, *axes), 0)))
     strides = tuple(_known(stride_along(access, a)) for a in axes)
     return packing.packed(content, start, tuple(_known(extent[a]) for a in axes), strides, width, pair)
 

@@ -40,6 +40,7 @@ from planish.schedule.nests import (
     proper,
     stored_at,
 )
+from planish.schedule.phases import has_phases, in_phases
 from planish.schedule.rebuild import Rebuilder
 from planish.schedule.roots import choose_roots, has_memory
 from planish.schedule.scalars import Scalars, hinted
@@ -266,7 +267,9 @@ class _Fusion:
         bordered = [r for r in group.roots if has_border(r)]
         borders: list[Kernel | Node] = [border_of(r, self.buffers[r], f"{kernel.name}_border{i or ''}")
                                         for i, r in enumerate(bordered)]
-        return [*borders, kernel]
+        first = group.roots[0]
+        is_spread = first.op.name == "conv" and has_phases(first)
+        return [*borders, *(in_phases(kernel, first) if is_spread else (kernel,))]
 
     def kernel(self, group: Group) -> Kernel:
         rank = self.own_rank(group)

@@ -15,7 +15,7 @@ from math import prod
 from planish.schedule import steps
 from planish.schedule.access import Access, stride_along
 from planish.schedule.buffers import Buffers
-from planish.schedule.contraction import Roles, choose_roles, contraction_of, scattered_stores
+from planish.schedule.contraction import Roles, choose_roles, contraction_of, scattered_stores, split_groups
 from planish.schedule.kernel import (
     Axis,
     Buffer,
@@ -43,7 +43,8 @@ def assign_layouts(kernels: list[Kernel], buffers: Buffers, fixed: set[str], hin
     fixed = fixed | set(buffers.views.values()) | set(buffers.constants)
     changed: dict[str, Buffer] = {}
     for kernel in kernels:
-        better = _better_orders(kernel, buffers, fixed, hint) or _followed(kernel, changed, fixed, hint)
+        better = (_better_orders(split_groups(kernel), buffers, fixed, hint)
+                  or _followed(kernel, changed, fixed, hint))
         for buffer in better:
             changed[buffer.name] = buffer
             decisions.append(f"layout of {buffer.name} {buffer.type}: axes {buffer.order}, for {kernel.name}")

@@ -245,7 +245,8 @@ def _contract(w: Writer, root: Node, axes: list[Axis], left: Point, right: Point
 
 
 def _conv(w: Writer, root: Node) -> None:
-    """Windows slide over an operand that is already padded and spread (prepare.py)."""
+    """Windows slide over an operand that is already padded (prepare.py); one that is spread is read phase by
+    phase (phases.py)."""
     _, kernel = root.operands
     a = root.attributes
     per_group, out_per_group = kernel.shape[1], root.shape[1] // a.groups
@@ -254,7 +255,8 @@ def _conv(w: Writer, root: Node) -> None:
     taps = [w.axis(d, axes) for d in kernel.shape[2:]]
     n, o, *place = w.point
     first = o // out_per_group * per_group if a.groups > 1 else 0
-    source = [p * s + t * d for p, s, t, d in zip(place, a.strides, taps, a.rhs_dilation)]
+    source = [(p * s + t * d - low) // spread for p, s, t, d, (low, _), spread in
+              zip(place, a.strides, taps, a.rhs_dilation, a.padding, a.lhs_dilation)]
     w.put(root, _contract(w, root, axes, (n, first + channel, *source), (o, channel, *taps)), w.point, [])
 
 

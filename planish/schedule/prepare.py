@@ -2,7 +2,7 @@
 
 Reductions drop their axes and reshape afterwards, large ones have two levels (partial.py); windows are taken
 apart by axes (windows.py); a convolution that pads or spreads its operand does so by a `pad` of its own, so
-that its index maps are affine.
+that its index maps are affine, unless it can do without the zeros (phases.py).
 """
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from planish.ir.node import Node, constant, make_node
 from planish.ops import get_op
 from planish.schedule.argmax import PLACES, by_value
 from planish.schedule.partial import in_two_levels
+from planish.schedule.phases import has_phases
 from planish.schedule.windows import by_axes
 
 
@@ -75,10 +76,23 @@ def padded_before(x: Node, fill: Node, low: tuple, high: tuple, interior: tuple)
     return get_op("transpose")(padded_before(x.operands[0], fill, low, high, interior), axes=axes)
 
 
+def _padded_spread(node: Node) -> Node:
+    """The operand padded by as many elements as whole steps of the spread fit into the padding."""
+    x, kernel = node.operands
+    a = node.attributes
+    low, high = ((0, 0, *(p[end] // d for p, d in zip(a.padding, a.lhs_dilation))) for end in (0, 1))
+    if any(low) or any(high):
+        x = padded_before(x, constant(0, x.dtype), low, high, (0,) * x.ndim)
+    left = tuple((p[0] % d, p[1] % d) for p, d in zip(a.padding, a.lhs_dilation))
+    return make_node(node.op, (x, kernel), replace(a, padding=left))
+
+
 def _padded_conv(node: Node) -> Node:
     a = node.attributes
     if all(p == (0, 0) for p in a.padding) and all(d == 1 for d in a.lhs_dilation):
         return node
+    if has_phases(node):
+        return _padded_spread(node)
     x, kernel = node.operands
     crop = [tuple(min(0, p) if isinstance(p, int) else 0 for p in pair) for pair in a.padding]
     grow = [tuple(p - c for p, c in zip(pair, cut)) for pair, cut in zip(a.padding, crop)]

@@ -60,6 +60,7 @@ KINDS = {
     "dilated": lambda x, rng: conv(x, 16, (3, 3), rng, gaps=(2, 1), pads=((2, 1), (1, 3))),
     "grouped": lambda x, rng: conv(x, 33, (3, 3), rng, groups=3),
     "grouped, many": lambda x, rng: conv(x, 12, (1, 3), rng, groups=12),
+    "grouped, whole panels": lambda x, rng: conv(x, 32, (3, 3), rng, groups=2),
     "by channel": lambda x, rng: conv(x, 12, (3, 3), rng, groups=12),
     "by channel, strided": lambda x, rng: conv(x, 12, (5, 3), rng, groups=12, strides=(1, 2)),
     "by channel, dilated": lambda x, rng: conv(x, 12, (3, 2), rng, groups=12, gaps=(1, 3),
@@ -83,6 +84,34 @@ def test_kinds(kind: str) -> None:
     compiled = compiled_of(function, (1, 3, symbol("h", 1), symbol("w", 1)))
     for places in ((4, 6), (9, 13)):
         check(compiled, rng.normal(size=(1, 3, *places)).astype(np.float32))
+
+
+SPREAD = {
+    "by three and two": lambda x, r: conv(x, 10, (3, 5), r, spread=(3, 2), pads=((0, 4), (3, 1))),
+    "one axis": lambda x, r: conv(x, 10, (3, 3), r, spread=(1, 2), strides=(2, 1), pads=((1, 1), (1, 2))),
+    "tap by tap": lambda x, r: conv(x, 10, (2, 2), r, spread=(2, 2), pads=((1, 1), (1, 1))),
+    "fewer taps than phases": lambda x, r: conv(x, 10, (1, 2), r, spread=(2, 3), pads=((0, 1), (2, 0))),
+    "with gaps": lambda x, r: conv(x, 10, (3, 3), r, spread=(2, 2), gaps=(2, 2), pads=((4, 4), (4, 4))),
+    "padded after": lambda x, r: conv(SPREAD["as most are"](x, r), 9, (3, 3), r),
+    "as most are": lambda x, r: conv(x, 12, (4, 4), r, spread=(2, 2), pads=((2, 2), (2, 2))),
+}
+
+
+@pytest.mark.parametrize("kind", SPREAD)
+def test_spread_operands(kind: str) -> None:
+    rng = np.random.default_rng()
+    compiled = compiled_of(between(SPREAD[kind], 12, rng), (1, 3, 3, 5))
+    check(compiled, rng.normal(size=(1, 3, 3, 5)).astype(np.float32))
+
+
+def test_a_transposed_convolution_multiplies_no_zeros() -> None:
+    """A kernel for every phase, each with its share of the taps."""
+    rng = np.random.default_rng()
+    compiled = compiled_of(between(SPREAD["padded after"], 12, rng), (1, 3, 6, 7))
+    phases = [k for k in compiled.built.program.kernels if "phase" in k.name]
+    assert [k.name for k in phases] == [f"k1_phase_{i}_{j}" for i in (0, 1) for j in (0, 1)]
+    for kernel in phases:
+        assert kernel.tile is not None and sorted(a.extent for a in kernel.stages[0].axes) == [2, 2, 12]
 
 
 @pytest.mark.parametrize("channels", [8, 24, 21])
@@ -132,6 +161,19 @@ def test_borders_are_stored_by_what_computes_the_value() -> None:
     kernels = {k.name: k for k in compiled.built.program.kernels}
     assert list(kernels) == ["k0_border", "k0", "k1"]
     assert [len(k.outputs) for k in kernels.values()] == [1, 2, 1]
+
+
+@pytest.mark.parametrize(("channels", "groups", "panels"),
+                         [(32, 8, (8, 3, 3, 4, 4)), (32, 2, (2, 3, 3, 16, 16))])
+def test_groups_have_tiles(channels: int, groups: int, panels: tuple[int, ...]) -> None:
+    """Every group is a product of its own; the panels of all are made while compiling."""
+    rng = np.random.default_rng()
+    function = between(lambda x, r: conv(x, channels, (3, 3), r, groups=groups), channels, rng)
+    compiled = compiled_of(function, (1, 4, 9, 8))
+    kernel = next(k for k in compiled.built.program.kernels if k.name == "k1")
+    assert kernel.tile is not None and len(kernel.tile.batch) == 1
+    assert panels in [b.shape for b in kernel.inputs]
+    check(compiled, rng.normal(size=(1, 4, 9, 8)).astype(np.float32))
 
 
 def test_a_value_padded_twice() -> None:
