@@ -121,6 +121,15 @@ def winners(x: Node) -> list[Node]:
     return [ops.argmax(x, axis=1), ops.argmin(x, axis=1), ops.argmax(x, axis=0)]
 
 
+def attention(q: Node, k: Node, v: Node, mask: Node) -> list[Node]:
+    return [ops.attention(q, k, v, causal=True), ops.attention(q, k, v, mask)]
+
+
+def weighted(x: Node) -> Node:
+    weights = random_array(np.random.default_rng(3), x.dtype, (x.shape[1], 45))
+    return ops.matmul(x, constant(weights, x.dtype))
+
+
 BATCH = symbol("B", 1)
 Spec = tuple[Callable, str, Sequence[tuple[DType, tuple]]]
 F = FLOAT32
@@ -136,6 +145,11 @@ PROGRAMS: dict[str, Spec] = {
        for m, k, n, d in ((1, 64, 70, F), (5, 33, 65, F), (12, 17, 64, F), (29, 40, 37, F),
                           (23, 31, 29, FLOAT64))},
     "batched matmul": (packed_transposed, "contraction", [(F, (3, 19, 21)), (F, (3, 35, 21))]),
+    **{f"attention {s}x{t}": (attention, "composite", [
+        (F, (2, s, 20)), (F, (2, t, 20)), (F, (2, t, 37)), (F, (s, t))])
+       for s, t in ((21, 19), (67, 290), (3, 41))},
+    **{f"weights {m} {d}": (weighted, "contraction", [(d, (m, 33))])
+       for m, d in ((1, FLOAT16), (7, BFLOAT16))},
     "conv": (conv, "contraction", [(F, (2, 5, 13, 11)), (F, (9, 5, 3, 3))]),
     "gather": (lambda x, i: ops.take(x, i, axis=0), "exact", [(F, (21, 19)), (INT32, (33,))]),
     "integers int32": (wrapped, "exact", [(INT32, (75,)), (INT32, (75,))]),
