@@ -5,7 +5,8 @@
 is computed by tiles of `rows` x `vectors * lanes` accumulators that stay in registers over all of k. A matrix
 product and a convolution are the same thing here: what matters is along which axes each operand changes. The
 right operand is packed into panels `[panel, k, lane]` of the tile's width, at compile time when it is
-constant, else by a kernel of its own; it is read in place when it already lies contiguous along n.
+constant, else by a kernel of its own; it is read in place when it already lies contiguous along n, and is
+small or meets few rows. A large left operand that lies along m, not k, is packed into panels too.
 
 Products of int16 summed in int32 (quantised bytes less their zero points) are taken in pairs along the last
 axis of k, for which machines have an instruction: the panels are `[panel, k / 2, lane, 2]`, the last pair
@@ -73,6 +74,10 @@ PACKED = 0.5            # cycles that packing an element takes
 SCATTERED = 1.25        # cycles that a store of one lane takes
 LEAST_ROWS = 4          # for which an operand gets a kernel before: int16 packed at run time, floats widened
 LEAST_WORK = 1 << 10    # multiply-adds below which plain loops do as well
+# Operands packed though they could be read in place: uses of each element, and bytes that one walk along k
+# crosses, above which caches and page tables don't keep up
+SPREAD_RIGHT = 16, 1 << 18
+SPREAD_LEFT = 64, 1 << 16
 
 # (vector registers) -> rows x vectors of the tile; the rest holds the right operand's vectors and one
 # broadcast
@@ -139,9 +144,12 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
         return None
     tile = RegisterTile(roles.batch, roles.m, (roles.n,), roles.k, rows, vectors, lanes, packed=True)
     before: list[Kernel] = []
-    if roles.lhs.dtype in NARROW and _rows(kernel, roles, hint) >= LEAST_ROWS:
+    across = _across(kernel, roles, buffers, hint)
+    if across is not None:
+        kernel, roles, before = _left_panels(kernel, roles, across, tile, extent, buffers, machine, hint)
+    elif roles.lhs.dtype in NARROW and _rows(kernel, roles, hint) >= LEAST_ROWS:
         kernel, roles, before = _widened(kernel, roles, buffers, machine, hint)
-    if _is_read_in_place(roles, buffers):
+    if _is_read_in_place(roles, buffers) and not _repays_packing(kernel, roles, hint):
         kernel = _tiled(_multiplying(kernel, roles.lhs, roles.rhs), roles, replace(tile, packed=False))
     else:
         kernel, packing = _packed(kernel, roles, tile, extent, buffers, machine, hint, disable)
@@ -333,6 +341,64 @@ def _is_contiguous(roles: Roles) -> bool:
     return stride_along(Access(roles.rhs.buffer, roles.rhs.index), roles.n) == 1
 
 
+# --- operands that are laid out anew
+
+def _repays_packing(kernel: Kernel, roles: Roles, hint: dict[str, int]) -> bool:
+    """Whether a right operand that could be read in place is packed: a panel of it is spread over much memory
+    and meets many rows."""
+    uses, bytes_ = SPREAD_RIGHT
+    is_spread = _rows(kernel, roles, hint) >= uses and _spread(kernel, roles.rhs, roles.k, hint) > bytes_
+    return is_spread and not _is_window(roles.rhs, roles.k)
+
+
+def _across(kernel: Kernel, roles: Roles, buffers: Buffers, hint: dict[str, int]) -> str | None:
+    """The axis m along which the left operand lies, where panels of it repay: it does not lie along k, is
+    spread over much memory and meets many columns."""
+    load = roles.lhs
+    along = [a for a in roles.m if stride_along(Access(load.buffer, load.index), a) == 1]
+    along_k = any(stride_along(Access(load.buffer, load.index), a) == 1 for a in roles.k)
+    if not along or along_k or load.dtype is INT16 or buffers.is_constant(load.buffer):
+        return None
+    uses, bytes_ = SPREAD_LEFT
+    repays = _width(kernel, roles, hint) >= uses and _spread(kernel, load, roles.k, hint) > bytes_
+    return along[0] if repays and not _is_window(load, roles.k) else None
+
+
+def _is_window(load: Load, k: Sequence[str]) -> bool:
+    """Whether an operand is an image under a moving window, whose elements panels would repeat."""
+    return any(set(k) & names and names - set(k) for names in map(set, map(symbols_of, own_dims(load))))
+
+
+def _spread(kernel: Kernel, load: Load, k: Sequence[str], hint: dict[str, int]) -> int:
+    """Bytes between the first and the last element along k."""
+    extent = {a.name: hinted(a.extent, hint) for a in stage_axes(kernel.stages[0])}
+    steps_ = {a: stride_along(Access(load.buffer, load.index), a) for a in k}
+    return sum(extent[a] * hinted(d, hint) for a, d in steps_.items() if d is not None) * load.dtype.itemsize
+
+
+def _left_panels(kernel: Kernel, roles: Roles, m: str, tile: RegisterTile, extent: dict[str, Dim],
+                 buffers: Buffers, machine: Machine,
+                 hint: dict[str, int]) -> tuple[Kernel, Roles, list[Kernel]]:
+    """The kernel with its left operand in panels `[m / width, k, m % width]`, as the right one is packed, and
+    the kernel that packs it."""
+    first = kernel.stages[0]
+    assert isinstance(first, Stage)
+    source, used, width = roles.lhs.buffer, _axes_of(roles.lhs), tile.vectors * tile.lanes
+    batch = tuple(a for a in (*roles.batch, *roles.m) if a in used and a != m)
+    shape = ((extent[m] + width - 1) // width, *(extent[a] for a in roles.k), width)
+    panels = buffers.add(Buffer(f"{source.name}_panels{len(buffers.scratch)}",
+                                TensorType(first.dtype, (*(extent[a] for a in batch), *shape))))
+    mirrored = replace(roles, n=m, rhs=roles.lhs)
+    packing = _pack_kernel(f"{kernel.name}_left", mirrored, batch, panels, extent, width, 1)
+    at = {a.name: a.symbol for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
+    index = (*(at[a] for a in batch), at[m] // width, *(at[a] for a in roles.k), at[m] % width)
+    roles = replace(roles, lhs=Load(panels, index))
+    inputs = tuple(dict.fromkeys((panels, roles.rhs.buffer, *_still_read(kernel, roles))))
+    kernel = replace(_multiplying(kernel, roles.lhs, roles.rhs), inputs=inputs)
+    kernel = kernel.with_step(Step("pack", (panels.name, width)))
+    return kernel, roles, [schedule_loops(packing, machine, hint)]
+
+
 # --- the tile and the packed operand
 
 def _tiled(kernel: Kernel, roles: Roles, tile: RegisterTile) -> Kernel:
@@ -375,6 +441,8 @@ def _widened(kernel: Kernel, roles: Roles, buffers: Buffers, machine: Machine,
 
 
 UNROLL = 4  # steps of k in one trip
+
+PANELS_SIDE_BY_SIDE = 4  # filled at once from one row
 
 
 def _packed(kernel: Kernel, roles: Roles, tile: RegisterTile, extent: dict[str, Dim], buffers: Buffers,
@@ -469,7 +537,19 @@ def _pack_kernel(name: str, roles: Roles, batch: tuple[str, ...], packed: Buffer
     stage = Stage("t0", (), value, packed.dtype, store=Store(packed, tuple(points)))
     loops = axes if pair == 1 else [*axes[:-2], axes[-1], axes[-2]]  # the lanes innermost
     shared = tuple(a for a in loops if a.extent != 1)
-    return Kernel(f"{name}_pack", shared, (stage,), (roles.rhs.buffer,), (packed,), ops=("pack",))
+    kernel = Kernel(f"{name}_pack", shared, (stage,), (roles.rhs.buffer,), (packed,), ops=("pack",))
+    return _by_lines(kernel, axes[len(batch)]) if _is_contiguous(roles) and pair == 1 else kernel
+
+
+def _by_lines(kernel: Kernel, panels: Axis) -> Kernel:
+    """The packing of an operand that lies along its panels: several panels are filled side by side, so that
+    whole stretches of a row are read."""
+    if not is_static(panels.extent) or panels.extent < 2 * PANELS_SIDE_BY_SIDE:
+        return kernel
+    kernel = steps.tile(kernel, panels, PANELS_SIDE_BY_SIDE)
+    inner = f"{panels.name}i"
+    *rest, lane = (a.name for a in kernel.shared if a.name != inner)
+    return steps.interchange(kernel, (*rest, inner, lane))
 
 
 def packed_content(content: Content, roles: Roles, extent: dict[str, Dim], width: int, pair: int) -> Content:

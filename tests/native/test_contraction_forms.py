@@ -8,7 +8,7 @@ from planish.compiler import Options, compile_graph
 from planish.ir import interpret
 from planish.ir.graph import build_graph
 from planish.ops import get_op
-from planish.types import FLOAT32, TensorType
+from planish.types import FLOAT32, TensorType, symbol
 
 reshape, transpose = get_op("reshape"), get_op("transpose")
 
@@ -40,3 +40,26 @@ def test_tiled_and_right(function, shape, depth, strategy):
     assert [k.kind for k in compiled.report.kernels] == ["contraction"]
     expected, = interpret(graph, arrays, precision="float64")
     np.testing.assert_allclose(compiled(*arrays)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("lhs, rhs, dims", [
+    ((20, 700), (700, 110), {"lhs_contract": (1,), "rhs_contract": (0,)}),
+    ((300, 97), (300, 75), {"lhs_contract": (0,), "rhs_contract": (0,)}),
+    ((512, 128), (512, 160), {"lhs_contract": (0,), "rhs_contract": (0,)}),
+    ((2, 150, 130), (2, 150, 67),
+     {"lhs_contract": (1,), "rhs_contract": (1,), "lhs_batch": (0,), "rhs_batch": (0,)}),
+    ((30, 9, 130), (30, 9, 67), {"lhs_contract": (0, 1), "rhs_contract": (0, 1)}),
+])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_operands_spread_over_memory_are_packed(lhs, rhs, dims, is_open):
+    """Columns of a large operand lie apart: it is packed at each call, on either side."""
+    rng = np.random.default_rng()
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in (lhs, rhs)]
+    open_size = lhs[-1] if is_open else None
+    types = [TensorType(FLOAT32, tuple(symbol("n", 1, 4096) if d == open_size else d for d in a.shape))
+             for a in arrays]
+    graph = build_graph(lambda x, w: get_op("dot_general")(x, w, **dims), *types)
+    compiled = compile_graph(graph, hint={"n": lhs[-1]} if is_open else {})
+    assert any("pack" in k.ops for k in compiled.report.kernels)
+    expected, = interpret(graph, arrays, precision="float64")
+    np.testing.assert_allclose(compiled(*arrays)[0], expected, rtol=1e-4, atol=1e-3)
