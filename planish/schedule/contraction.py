@@ -14,7 +14,7 @@ filled up with 0. Constants that fit are bytes in the panels, which are widened 
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 

@@ -35,6 +35,7 @@ def backend(
     disable    names of compiler passes to leave out
     freeze     False: parameters stay arguments in inference too
     host       False: an operator that torch would have to run is refused
+    random     "keys", or "eager": torch draws the random numbers, those that it would draw without planish
     """
     return compile_dynamo(module, example_inputs, settings_of(mode, options))
 
@@ -122,7 +123,7 @@ def static_arguments(graph: Any) -> list[int]:
 
 def build(graph: Any, settings: Settings, name: str, weights: Mapping[int, Any]) -> TorchProgram:
     start = perf_counter()
-    captured = translate(graph, name, weights, settings.host)
+    captured = translate(graph, name, weights, settings.host, settings.random)
     program = TorchProgram(captured, compile_captured(captured, settings))
     watch.on_program(name, program, perf_counter() - start)
     return program

@@ -20,6 +20,7 @@ def compile(
     strategy: str = "native",
     freeze: bool = True,
     host: bool = True,
+    random: str = "keys",
     disable: Iterable[str] = (),
 ) -> Any:
     """Compile a torch module or function of torch tensors; the result is called as it is.
@@ -31,16 +32,15 @@ def compile(
     strategy   "native" (compiled code) or "library" (one NumPy kernel per operation)
     freeze     in inference, parameters and buffers are constants, folded and packed
     host       torch runs operators without a native form; False: they are refused
+    random     "keys" (native; torch.manual_seed seeds them) or "eager" (torch draws the numbers, in order)
     disable    names of compiler passes to leave out
 
     Raises PlanishError for what is none of these.
     """
     import torch
 
-    settings = settings_of(
-        mode, {"numerics": numerics, "strategy": strategy, "freeze": freeze, "host": host, "disable": disable}
-    )
-    backend = Backend(settings)
+    options = {"numerics": numerics, "strategy": strategy, "freeze": freeze, "host": host, "random": random}
+    backend = Backend(settings_of(mode, {**options, "disable": disable}))
     optimize = torch._dynamo.optimize(
         backend, nopython=fullgraph, dynamic=dynamic, guard_export_fn=backend.keep_guards
     )

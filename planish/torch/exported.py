@@ -23,15 +23,15 @@ def from_exported(
     strategy: str = "native",
     disable: Any = (),
     host: bool = True,
+    random: str = "keys",
 ) -> ExportedProgram:
     """Compile a torch.export.ExportedProgram. Dynamic sizes keep their ranges; the result is called with the
     arguments of the program that was exported and gives what it gives.
 
     Raises UnsupportedOp for operators without a translation, all at once.
     """
-    settings = settings_of(
-        None, {"numerics": numerics, "strategy": strategy, "disable": disable, "host": host}
-    )
+    options = {"numerics": numerics, "strategy": strategy, "disable": disable, "host": host, "random": random}
+    settings = settings_of(None, options)
     lowered = exported.run_decompositions(decompositions())
     signature = lowered.graph_signature
     if signature.user_inputs_to_mutate:
@@ -45,7 +45,7 @@ def from_exported(
         if spec.target in held
     }
     fixed = {i: tensor.detach() for i, (name, tensor) in places.items() if name not in changed}
-    captured = translate(lowered.graph_module, "exported", fixed, settings.host)
+    captured = translate(lowered.graph_module, "exported", fixed, settings.host, settings.random)
     program = TorchProgram(captured, compile_captured(captured, settings))
     return ExportedProgram(lowered, program, {i: tensor for i, (_, tensor) in places.items()}, held)
 

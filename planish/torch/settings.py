@@ -13,16 +13,18 @@ from planish.errors import PlanishError
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 NUMERICS = ("strict", "default", "fast")
 STRATEGIES = ("native", "library")
+RANDOM = ("keys", "eager")
 
 
 @dataclass(frozen=True)
 class Settings:
     """`freeze`: in inference, parameters and buffers are constants, folded and packed. `host`: torch runs
-    what has no native form."""
+    what has no native form. `random`: where random numbers come from."""
 
     options: Options = field(default_factory=Options)
     freeze: bool = True
     host: bool = True
+    random: str = "keys"
 
 
 def settings_of(mode: str | None = None, options: Mapping[str, Any] | None = None) -> Settings:
@@ -30,7 +32,7 @@ def settings_of(mode: str | None = None, options: Mapping[str, Any] | None = Non
     if mode is not None and mode not in MODES:
         raise PlanishError(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
     given = dict(options or {})
-    known = ("numerics", "strategy", "disable", "freeze", "host")
+    known = ("numerics", "strategy", "disable", "freeze", "host", "random")
     if unknown := [name for name in given if name not in known]:
         raise PlanishError(f"there is no option {unknown[0]!r}; there are {', '.join(known)}")
     numerics = _one_of("numerics", given.get("numerics", "default"), NUMERICS)
@@ -45,6 +47,7 @@ def settings_of(mode: str | None = None, options: Mapping[str, Any] | None = Non
         ),
         bool(given.get("freeze", True)),
         bool(given.get("host", True)),
+        _one_of("random", given.get("random", "keys"), RANDOM),
     )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from math import sqrt
 
-from planish.capture.torch.call import Call, cast, number, translates
+from planish.capture.torch.call import Call, broadcast, cast, number, translates
 from planish.capture.torch.contractions import product
 from planish.capture.torch.movement import positions
 from planish.ir import Node
 from planish.ops.rules import ops
 from planish.types import BOOL, FLOAT32, is_static
+
+LOGSUMEXP = 1  # which result
 
 
 def _scale(call: Call, q: Node, scale: float | None) -> float:
@@ -47,28 +49,26 @@ def flash_attention(
     mask: Node | None,
     scale: float | None,
 ) -> tuple[Node, Node]:
-    """The result, and the logarithm of the sum of exponentials per query."""
+    """The result, and the logarithm of the sum of exponentials per query, which training keeps."""
     if dropout:
-        call.refuse("attention with dropout is not supported")
+        call.refuse("the fused attention has no dropout")  # torch takes attention with dropout apart
     given = _scale(call, q, scale)
-    scores = _scores(call, q, k, causal, mask, given)
-    if mask is None:
+    if mask is None and not call.uses(LOGSUMEXP):
         result = ops.attention(q, k, v, scale=given, causal=causal)
-    elif mask.dtype in (BOOL, q.dtype):
-        result = ops.attention(q, k, v, mask, scale=given, causal=causal, unseen="zero")
-    else:
-        result = _of_scores(scores, v)
-    return result, cast(ops.logsumexp(scores, axes=(q.ndim - 1,), keepdims=False), FLOAT32)
+        return result, broadcast(number(0, FLOAT32), q.shape[:-1])
+    return _of_scores(_scores(call, q, k, causal, mask, given), v)
 
 
-def _of_scores(scores: Node, v: Node) -> Node:
-    """softmax(scores) v; a query that sees no key gives 0."""
-    last = (scores.ndim - 1,)
+def _of_scores(scores: Node, v: Node) -> tuple[Node, Node]:
+    """softmax(scores) v, and log(sum(exp(scores))); a query that sees no key gives 0, and -inf."""
+    last, wide = (scores.ndim - 1,), scores.dtype
     largest = ops.reduce_max(scores, axes=last, keepdims=True)
-    blind = ops.eq(largest, number(float("-inf"), scores.dtype))
-    e = ops.exp(scores - ops.select(blind, number(0, scores.dtype), largest))
-    total = ops.select(blind, number(1, scores.dtype), ops.reduce_sum(e, axes=last, keepdims=True))
-    return product(cast(e / total, v.dtype), v)
+    blind = ops.eq(largest, number(float("-inf"), wide))
+    e = ops.exp(scores - ops.select(blind, number(0, wide), largest))
+    total = ops.reduce_sum(e, axes=last, keepdims=True)
+    result = product(cast(e / ops.select(blind, number(1, wide), total), v.dtype), v)
+    logsumexp = ops.reshape(largest + ops.log(total), shape=scores.shape[:-1])
+    return result, cast(logsumexp, FLOAT32)
 
 
 @translates("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
@@ -87,7 +87,7 @@ def flash_attention_backward(
 ) -> tuple[Node, ...]:
     """With p the weights: dv = p^T g, ds = p (g v^T - sum(g out)), dq = scale ds k, dk = scale ds^T q."""
     if dropout:
-        call.refuse("attention with dropout is not supported")
+        call.refuse("the fused attention has no dropout")
     given, wide, dtype = _scale(call, q, scale), q.dtype.accumulator, q.dtype
     batch, last, row = tuple(range(q.ndim - 2)), (q.ndim - 1,), (q.ndim - 2,)
     scores = _scores(call, q, k, causal, mask, given)

@@ -56,7 +56,8 @@ def supported_overloads() -> list[str]:
 class Call:
     """One ATen call. `types` are the types of its results, None for a result that is no tensor; `checks` and
     `random_key` are the graph's: effects, and where random numbers come from. `memory_order(i)` says how
-    operand i lies in torch's memory: its axes, slowest first, where they fill a block from its beginning."""
+    operand i lies in torch's memory: its axes, slowest first, where they fill a block from its beginning.
+    `used` are the results that anything reads; None: all."""
 
     overload: str
     types: tuple[TensorType | None, ...]
@@ -64,6 +65,7 @@ class Call:
     checks: list[Node] = field(default_factory=list)
     random_key: Callable[[], Node] | None = None
     memory_order: Callable[[int], tuple[int, ...] | None] = lambda i: None
+    used: tuple[int, ...] | None = None
 
     @property
     def type(self) -> TensorType:
@@ -98,6 +100,9 @@ class Call:
         """Operands in the dtype that torch computes them in, numbers as scalars."""
         dtype = promote(*operands)
         return [as_node(x, dtype) for x in operands]
+
+    def uses(self, result: int) -> bool:
+        return self.used is None or result in self.used
 
     def key(self) -> Node:
         """A key u32[2] for the random numbers of this call."""

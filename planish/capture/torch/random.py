@@ -1,6 +1,7 @@
 """ATen random numbers: from keys that a call draws from torch's generator.
 
 A seed gives the same numbers run to run, and every call other numbers; they are not those that eager draws.
+With the option `random="eager"` none of these translations is used: torch draws the numbers (`translate.py`).
 """
 
 from __future__ import annotations

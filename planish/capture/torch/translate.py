@@ -40,32 +40,40 @@ from planish.capture.torch.sizes import Sizes, is_polynomial
 from planish.capture.torch.supported import ASSERTION, CHECKED, READ, refuse_unsupported
 from planish.capture.torch.tensors import constant_array
 from planish.errors import CaptureError, TypeRuleError, UnsupportedOp
-from planish.ir import Graph, Location, Node, Note, input_node
-from planish.types import FLOAT64, INT64, Expr, TensorType, is_static, symbols_of
+from planish.ir import Graph, Location, Node, Note, constant, input_node
+from planish.types import FLOAT64, INT64, UINT32, Expr, TensorType, is_static, symbols_of
 
 _NUMBERS = ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
 
 
 def translate(
-    module: Any, name: str = "torch", constants: Mapping[int, Any] = MappingProxyType({}), host: bool = True
+    module: Any,
+    name: str = "torch",
+    constants: Mapping[int, Any] = MappingProxyType({}),
+    host: bool = True,
+    random: str = "keys",
 ) -> Captured:
     """The graph of an FX module.
 
     constants  places of placeholders -> tensors that they always are
     host       torch runs operators without a translation, as host ops; False: they are refused
+    random     "keys": random numbers come from keys, in native code; "eager": torch draws them, in order
 
     Raises UnsupportedOp and UnsupportedDType, naming operator and line; CaptureError where a translation
     does not give what torch gives.
     """
-    return Translator(module, name, constants, host, Sizes()).captured()
+    return Translator(module, name, constants, host, random, Sizes()).captured()
 
 
 class Translator:
     """Builds one graph. `values` holds, for each FX node, what stands for it. With `host`, torch runs what
-    has no translation. `in_shapes` are the symbols that shapes are made of."""
+    has no translation; where `random` is "eager", what draws random numbers too. `in_shapes` are the symbols
+    that shapes are made of."""
 
-    def __init__(self, module: Any, name: str, constants: Mapping[int, Any], host: bool, sizes: Sizes):
-        self.module, self.name, self.host, self.sizes = module, name, host, sizes
+    def __init__(
+        self, module: Any, name: str, constants: Mapping[int, Any], host: bool, random: str, sizes: Sizes
+    ):
+        self.module, self.name, self.host, self.random, self.sizes = module, name, host, random, sizes
         self.inputs = Inputs(name, constants, sizes, lambda node, name: self._note(node, None, name))
         self.values: dict[Any, Any] = {}
         self.floats: dict[str, Node] = {}
@@ -136,7 +144,8 @@ class Translator:
     def _called(self, node: Any, name: str) -> Any:
         value = node.meta.get("val")
         types = self._types(value)
-        call = Call(name, types, location_of(node), self.effects, self.inputs.key, self._orders(node))
+        orders, used = self._orders(node), tuple(used_results(node))
+        call = Call(name, types, location_of(node), self.effects, self.inputs.key, orders, used)
         if name == ASSERTION:
             return self._assert(call, node)
         if is_control(node.target):
@@ -150,6 +159,8 @@ class Translator:
 
     def _translated(self, call: Call, node: Any) -> Any:
         arguments = self._arguments(node)
+        if self.random == "eager" and is_random(node.target):
+            return self._hosted(call, node, arguments)
         function = self._function(call, node, arguments)
         if function is None:
             return self._hosted(call, node, arguments)
@@ -174,7 +185,8 @@ class Translator:
         return find_translation(call.overload)
 
     def _hosted(self, call: Call, node: Any, arguments: Sequence[Any]) -> Any:
-        """A host op: torch runs the call. One that says sizes stands among the effects."""
+        """A host op: torch runs the call. One that says sizes stands among the effects, as one that draws
+        eager's random numbers does: they run in the program's order."""
         if not self.host:
             call.refuse("it has no native form")
         values = flat(node.meta["val"])
@@ -184,9 +196,12 @@ class Translator:
             if type_ is None:
                 call.refuse("it gives what is no tensor")
             types[i] = type_.with_shape((*type_.shape, 2)) if is_complex(values[i]) else type_
-        keys = [self.inputs.key()] if is_random(node.target) else []
-        made = hosted(node.target, arguments, types, keys)
-        if self.sizes.is_fresh(*(d for t in types.values() for d in t.shape)):
+        draws = is_random(node.target)
+        ordered = draws and self.random == "eager"
+        # A key that is not read tells two draws apart; in eager's stream taking one would be a draw itself.
+        key = constant([len(self.effects)], UINT32) if ordered else self.inputs.key() if draws else None
+        made = hosted(node.target, arguments, types, [] if key is None else [key])
+        if ordered or self.sizes.is_fresh(*(d for t in types.values() for d in t.shape)):
             self.effects.append(made[0].operands[0] if isinstance(made, tuple) else made)
         results: list[Any] = [None] * len(values)
         for i, one in zip(types, made if isinstance(made, tuple) else (made,)):
@@ -264,7 +279,7 @@ class Translator:
 
     def _body(self, module: Any, operands: Sequence[Any]) -> Graph:
         """The closed graph of an FX module on operands of these types."""
-        inner = Translator(module, "body", {}, False, self.sizes)
+        inner = Translator(module, "body", {}, False, self.random, self.sizes)
         inputs = []
         nodes = inner._known_nodes()
         for index, (node, x) in enumerate(zip(nodes, operands)):
