@@ -53,8 +53,9 @@ def flash_attention(
     if dropout:
         call.refuse("the fused attention has no dropout")  # torch takes attention with dropout apart
     given = _scale(call, q, scale)
-    if mask is None and not call.uses(LOGSUMEXP):
-        result = ops.attention(q, k, v, scale=given, causal=causal)
+    if not call.uses(LOGSUMEXP) and (mask is None or mask.dtype in (BOOL, q.dtype)):
+        masks = [] if mask is None else [mask]
+        result = ops.attention(q, k, v, *masks, scale=given, causal=causal, unseen="zero")
         return result, broadcast(number(0, FLOAT32), q.shape[:-1])
     return _of_scores(_scores(call, q, k, causal, mask, given), v)
 
