@@ -144,9 +144,9 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
         return None
     tile = RegisterTile(roles.batch, roles.m, (roles.n,), roles.k, rows, vectors, lanes, packed=True)
     before: list[Kernel] = []
-    across = _across(kernel, roles, buffers, hint)
-    if across is not None:
-        kernel, roles, before = _left_panels(kernel, roles, across, tile, extent, buffers, machine, hint)
+    m = _lies_along(kernel, roles, buffers, hint)
+    if m is not None:
+        kernel, roles, before = _left_panels(kernel, roles, m, tile, extent, buffers, machine, hint)
     elif roles.lhs.dtype in NARROW and _rows(kernel, roles, hint) >= LEAST_ROWS:
         kernel, roles, before = _widened(kernel, roles, buffers, machine, hint)
     if _is_read_in_place(roles, buffers) and not _repays_packing(kernel, roles, hint):
@@ -351,13 +351,13 @@ def _repays_packing(kernel: Kernel, roles: Roles, hint: dict[str, int]) -> bool:
     return is_spread and not _is_window(roles.rhs, roles.k)
 
 
-def _across(kernel: Kernel, roles: Roles, buffers: Buffers, hint: dict[str, int]) -> str | None:
+def _lies_along(kernel: Kernel, roles: Roles, buffers: Buffers, hint: dict[str, int]) -> str | None:
     """The axis m along which the left operand lies, where panels of it repay: it does not lie along k, is
     spread over much memory and meets many columns."""
     load = roles.lhs
     along = [a for a in roles.m if stride_along(Access(load.buffer, load.index), a) == 1]
     along_k = any(stride_along(Access(load.buffer, load.index), a) == 1 for a in roles.k)
-    if not along or along_k or load.dtype is INT16 or buffers.is_constant(load.buffer):
+    if not along or along_k or load.dtype in (INT8, INT16) or buffers.is_constant(load.buffer):
         return None
     uses, bytes_ = SPREAD_LEFT
     repays = _width(kernel, roles, hint) >= uses and _spread(kernel, load, roles.k, hint) > bytes_
