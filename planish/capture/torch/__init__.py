@@ -17,8 +17,8 @@
 
 The translations are tables, overload -> our ops, in files by family: pointwise, movement, creation,
 reductions, contractions, normalization, indexing, selection, counting, convolution, pooling, adaptive,
-distances, attention, random, special, gamma, bessel, orthogonal, losses, checks. torch is loaded at the first
-call.
+distances, attention, random, special, gamma, bessel, orthogonal, losses, linalg, checks. torch is loaded
+at the first call.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from planish.capture.torch import (
     distances,
     gamma,
     indexing,
+    linalg,
     losses,
     movement,
     normalization,
@@ -66,6 +67,7 @@ __all__ = [
     "distances",
     "gamma",
     "indexing",
+    "linalg",
     "losses",
     "movement",
     "normalization",

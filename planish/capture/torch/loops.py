@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from planish.ir import Graph, Node, input_node
+import numpy as np
+
+from planish.ir import Graph, Node, constant, input_node
 from planish.ops.rules import ops
 
 Step = Callable[..., Sequence[Node]]
@@ -25,3 +27,16 @@ def repeat_while(
 def anywhere(x: Node) -> Node:
     """Whether a bool tensor is true at any place."""
     return ops.reduce_any(x, axes=tuple(range(x.ndim))) if x.ndim else x
+
+
+def repeat(count: int, step: Step, state: Sequence[Node], fixed: Sequence[Node] = ()) -> tuple[Node, ...]:
+    """The state after `count` rounds of state = step(k, *state, *fixed), k = 0, 1, ..."""
+    if count == 0:
+        return tuple(state)
+    counter = constant(np.asarray(0, np.int64))
+    return repeat_while(
+        lambda k, *rest: ops.lt(k, count),
+        lambda k, *rest: (k + 1, *step(k, *rest)),
+        (counter, *state),
+        fixed,
+    )[1:]
