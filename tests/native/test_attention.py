@@ -96,6 +96,27 @@ def test_shared_heads() -> None:
     check([q[..., :1, :], k, v, np.random.default_rng().random((4, 3, 1, 19)) < 0.5], unseen="zero")
 
 
+@pytest.mark.parametrize("queries", [1, 9])
+@pytest.mark.parametrize("masked", [False, True])
+def test_heads_repeated_by_hand(queries: int, masked: bool) -> None:
+    """Keys of two heads, each repeated for three: read once for the three where they have one query each."""
+    rng = np.random.default_rng()
+    q, k, v = (random_array(rng, FLOAT32, (2, *s), -2, 2) for s in ((6, queries, 8), (2, 40, 8), (2, 40, 8)))
+    arrays = [q, k, v] + ([rng.random((2, 1, 1, 40)) < 0.7] if masked else [])
+    inputs = tuple(input_node(f"x{i}", TensorType(dtype_of(a), a.shape)) for i, a in enumerate(arrays))
+
+    def repeated(x: Node) -> Node:
+        one = ops.reshape(x, shape=(2, 2, 1, 40, 8))
+        return ops.reshape(ops.broadcast_to(one, shape=(2, 2, 3, 40, 8)), shape=(2, 6, 40, 8))
+    made = ops.attention(inputs[0], *map(repeated, inputs[1:3]), *inputs[3:], unseen="zero")
+    graph = Graph(inputs, (made,))
+    compiled = compile_graph(graph)
+    np.testing.assert_allclose(compiled(*arrays)[0], interpret(graph, arrays)[0], rtol=1e-4, atol=1e-5)
+    kernel, = compiled.code.program.kernels
+    assert kernel.ops[-1] == "attention" and "broadcast_to" not in kernel.ops
+    assert [a.extent for a in kernel.shared] == [2, 2, 3][:2 + (queries > 1)]
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_open_sizes(causal: bool) -> None:
     b, s, t = symbol("B", 0, 8), symbol("S", 0, 4096), symbol("T", 1, 4096)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from planish.ir import Node, constant, input_node
+from planish.ir.node import make_node
 from planish.ops.contract import DotAttributes, free_axes
 from planish.ops.rules import ops
 from planish.rewrite.pattern import uniform_value, variables
@@ -163,7 +164,63 @@ def _example(rng: np.random.Generator, dtype: DType) -> Node:
                            lhs_batch=(0,), rhs_batch=at)
 
 
+# --- heads that share their keys
+
+k, m, q = variables("k m q")
+_repeated = {n: ops.reshape(ops.broadcast_to(one).named(f"{n}_spread")).named(f"{n}_heads")
+             for n, one in (("k", k), ("v", v))}
+
+
+def _is_shared(match: Match) -> bool | str:
+    """Whether keys and values are [..., heads, 1, length, features], repeated for a group of heads."""
+    shapes = []
+    for name in "kv":
+        one, spread, heads = (match.bound[f"{name}{which}"] for which in ("", "_spread", "_heads"))
+        if not 4 <= one.ndim == spread.ndim == heads.ndim + 1 or one.shape[-3] != 1:
+            return "the heads are not repeated one after another"
+        *batch, shared, group, length, features = spread.shape
+        whole = one.shape == (*batch, shared, 1, length, features)
+        if not (whole and is_static(shared) and is_static(group)):
+            return "more than the heads is repeated"
+        if heads.shape != (*batch, shared * group, length, features):
+            return "the reshape does more than put the heads together"
+        shapes.append((shared, group))
+    return shapes[0] == shapes[1] or "keys and values are repeated differently"
+
+
+def _shared(match: Match) -> Node:
+    """Queries by groups of heads, and the keys once for each group."""
+    shared, group = match.k_spread.shape[-4:-2]
+
+    def grouped(node: Node) -> Node:
+        if node.ndim < 3:
+            return node
+        *batch, heads, rows, columns = node.shape
+        groups = (1, 1) if heads == 1 else (shared, group)
+        return ops.reshape(node, shape=(*batch, *groups, rows, columns))
+    masks = map(grouped, match.root.operands[3:])
+    made = make_node(match.root.op, (grouped(match.q), match.k, match.v, *masks), match.root.attributes)
+    return ops.reshape(made, shape=match.root.shape)
+
+
+def _shared_example(rng: np.random.Generator, dtype: DType, masked: bool) -> Node:
+    b, heads, group, s, t, d, e = (int(n) for n in rng.integers(1, 4, 7))
+
+    def repeated(name: str, features: int) -> Node:
+        one = input_node(name, TensorType(dtype, (b, heads, 1, t, features)))
+        spread = ops.broadcast_to(one, shape=(b, heads, group, t, features))
+        return ops.reshape(spread, shape=(b, heads * group, t, features))
+    queries = input_node("q", TensorType(dtype, (b, heads * group, s, d)))
+    shape = ((s, t), (b, 1, 1, t), (1, heads * group, s, 1))[int(rng.integers(3))]
+    masks = [input_node("m", TensorType(BOOL, shape))] if masked else []
+    return ops.attention(queries, repeated("k", d), repeated("v", e), *masks, unseen="zero")
+
+
 RECOGNISE = (
+    rule("shared_heads", ops.attention(q, _repeated["k"], _repeated["v"]), _shared, when=_is_shared,
+         example=lambda rng, dtype: _shared_example(rng, dtype, False)),
+    rule("shared_heads_masked", ops.attention(q, _repeated["k"], _repeated["v"], m), _shared, when=_is_shared,
+         example=lambda rng, dtype: _shared_example(rng, dtype, True)),
     rule("attention", ops.dot_general(_weights, v), _build, when=_is_attention, numerics="default",
          relies_on="the sums may run in another order", example=_example),
 )
