@@ -24,6 +24,8 @@ SMALL = 4096  # bytes up to which constants are compared by content; larger ones
 
 MOVING = frozenset({"transpose", "reshape"})  # ops whose result has each element of the operand once
 
+KEPT = 64 << 10  # bytes of a value in between that is kept for others
+
 Function = Callable[..., np.ndarray]
 DERIVATIONS: dict[str, Function] = {}
 QUESTIONS: dict[str, Callable[..., Any]] = {}
@@ -164,7 +166,7 @@ def unmoved(content: Content) -> Content:
 
 
 def evaluate(content: Content) -> np.ndarray:
-    """The array of a derived content. Values in between are dropped as soon as they are used up."""
+    """The array of a derived content. Large values in between are dropped as soon as they are used up."""
     order = dependencies([content])
     left = dict.fromkeys(order, 0)
     for one in order:
@@ -176,6 +178,8 @@ def evaluate(content: Content) -> np.ndarray:
             values[one] = one.value
             continue
         values[one] = one.derivation.run([values[s] for s in one.derivation.sources])
+        if one.nbytes <= KEPT:
+            one.settle(values[one])
         for source in one.derivation.sources:
             left[source] -= 1
             if not left[source]:

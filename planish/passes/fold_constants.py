@@ -72,10 +72,13 @@ class _Folder:
         return self.is_worth(node, WEIGHT_GROWTH * self.source_bytes[node])
 
     def folded(self, node: Node) -> Node:
-        """A node as a constant; where all elements are one number, a scalar that is broadcast. What follows
-        from single numbers is computed now, as they may be looked at by every rule."""
+        """A node as a constant; where all elements are one number, a scalar that is broadcast (large results
+        are not computed to see that). What follows from single numbers is computed now, as they may be looked
+        at by every rule."""
         content = self.content(node).settled()
-        number = ask("uniform", unmoved(content)) if content.type.size != 1 else None
+        shown = unmoved(content)
+        asks = content.type.size != 1 and (shown.derivation is None or content.nbytes <= FREE_BYTES)
+        number = ask("uniform", shown) if asks else None
         if number is not None and number == number:  # NaNs differ in their bits
             return ops.broadcast_to(constant(number, node.dtype), shape=node.shape)
         return constant_of(content)

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from planish.ir import Graph, Node
-from planish.ir.node import make_node
-from planish.ops.content import ask
+from planish.ir.node import constant_of, make_node
+from planish.ops.content import ask, question, unmoved
 from planish.ops.rules import ops
 from planish.passes.fold_constants import computed
 from planish.passes.protocol import Context
@@ -54,10 +56,37 @@ def _scaled(conv: Node, factor: Node, uses: Mapping[Node, int]) -> Node | None:
         return None
     x, w = conv.operands
     channels = factor.shape[-(conv.ndim - 1)] if factor.ndim >= conv.ndim - 1 else 1
-    scaled = computed(w * ops.reshape(factor, shape=(channels, *[1] * (w.ndim - 1))))
-    if scaled.op.name != "constant" or not ask("finite", scaled.attributes):
+    w, before = _unscaled(w)
+    scale = ops.reshape(factor, shape=(channels, *[1] * (w.ndim - 1)))
+    scale = computed(scale if before is None else before * scale)
+    scaled = computed(w * scale)
+    if scaled.op.name != "constant" or not _is_finite_product(w, scale):
         return None
     return make_node(conv.op, (x, scaled), conv.attributes)
+
+
+def _unscaled(w: Node) -> tuple[Node, Node | None]:
+    """Weights that were scaled here before: what they were, and the scale of each channel."""
+    made = w.attributes.derivation
+    if made is None or made.function != "op" or made.parameters != ("mul",):
+        return w, None
+    weights, scale = made.sources
+    of_channels = scale.type.shape[1:] == (1,) * (w.ndim - 1) and weights.type == w.type
+    return (constant_of(weights), constant_of(scale)) if of_channels else (w, None)
+
+
+def _is_finite_product(w: Node, scale: Node) -> bool:
+    """Whether no product can be infinite or NaN, by a bound on each factor."""
+    factor = scale.operands[0] if scale.op.name == "broadcast_to" else scale
+    return ask("finite_products", w.attributes, unmoved(factor.attributes))
+
+
+@question("finite_products")
+def _finite_products(w: np.ndarray, scale: np.ndarray) -> bool:
+    flat = w.reshape(-1)
+    with np.errstate(all="ignore"):
+        bound = float(np.dot(flat, flat)) ** 0.5 * float(np.max(np.abs(scale), initial=0))
+        return bool(bound <= float(np.finfo(w.dtype).max))  # False for NaN too
 
 
 def _one_shift(kind: str, inner: Node, number: Node, uses: Mapping[Node, int]) -> tuple[Node, str] | None:

@@ -11,12 +11,13 @@ import numpy as np
 
 from planish.ops.content import Content, evaluate
 from planish.runtime.packing import ITEMS, pack_all
+from planish.types import FLOAT32
 
 
 def arrays_of(contents: Sequence[Content], threads: int) -> tuple[np.ndarray, ...]:
     """The arrays, which the contents then have as their values."""
     packs = {c: c.derivation for c in contents if _is_packed(c)}
-    jobs = [(d.parameters, evaluate(d.sources[0])) for d in packs.values() if d is not None]
+    jobs = [(d.parameters, *map(evaluate, d.sources)) for d in packs.values() if d is not None]
     for content, panels in zip(packs, pack_all(jobs, threads) if jobs else ()):
         content.settle(panels)
     return tuple(c.value for c in contents)
@@ -24,5 +25,6 @@ def arrays_of(contents: Sequence[Content], threads: int) -> tuple[np.ndarray, ..
 
 def _is_packed(content: Content) -> bool:
     made = content.derivation
-    is_packed = made is not None and made.function == "packed" and not content.has_value
-    return is_packed and content.type.dtype.itemsize in ITEMS
+    if made is None or made.function != "packed" or content.has_value:
+        return False
+    return content.type.dtype.itemsize in ITEMS and (len(made.sources) == 1 or content.type.dtype is FLOAT32)

@@ -31,22 +31,22 @@ ITEMS = (1, 2, 4, 8)        # sizes of elements there is code for
 class Job(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in (
         "target", "source", "panels", "columns", "width", "depth", "offsets", "places", "lane_step",
-        "lane_place", "panel_bytes", "item")]
+        "lane_place", "panel_bytes", "item", "scale")]
 
 
 class JobList(ctypes.Structure):
     _fields_ = [("count", ctypes.c_int64), ("jobs", ctypes.c_void_p)]
 
 
-def pack_all(jobs: Sequence[tuple[tuple[Any, ...], np.ndarray]], threads: int) -> list[np.ndarray]:
-    """The panels of every (parameters, array)."""
+def pack_all(jobs: Sequence[tuple[Any, ...]], threads: int) -> list[np.ndarray]:
+    """The panels of every (parameters, array) or, of float32, (parameters, array, scale of each column)."""
     from planish.runtime.native import runtime
 
-    sources = [np.ascontiguousarray(array) for _, array in jobs]
-    targets = _fresh([(panels_shape(p[1], p[3], p[4]), array.dtype) for p, array in jobs])
+    arrays = [[np.ascontiguousarray(a) for a in some] for _, *some in jobs]
+    targets = _fresh([(panels_shape(p[1], p[3], p[4]), array.dtype) for p, array, *_ in jobs])
     kept: list[np.ndarray] = []
-    table = (Job * len(jobs))(*(_job(p, source, target, kept)
-                                for (p, _), source, target in zip(jobs, sources, targets)))
+    table = (Job * len(jobs))(*(_job(p, some, target, kept)
+                                for (p, *_), some, target in zip(jobs, arrays, targets)))
     frame = JobList(len(jobs), ctypes.addressof(table))
     run = runtime()
     run.parallel(run.code.address("planish_pack"), ctypes.addressof(frame), threads)
@@ -55,8 +55,10 @@ def pack_all(jobs: Sequence[tuple[tuple[Any, ...], np.ndarray]], threads: int) -
     return targets
 
 
-def _job(parameters: tuple[Any, ...], source: np.ndarray, target: np.ndarray, kept: list[np.ndarray]) -> Job:
+def _job(parameters: tuple[Any, ...], arrays: list[np.ndarray], target: np.ndarray,
+         kept: list[np.ndarray]) -> Job:
     start, sizes, strides, width, pair = parameters
+    source, scale = arrays[0], arrays[1].ctypes.data if len(arrays) > 1 else 0
     item = source.itemsize
     offsets = _table(sizes[1:], strides[1:])
     filled = (*sizes[1:-1], -(-sizes[-1] // pair) * pair)
@@ -66,7 +68,7 @@ def _job(parameters: tuple[Any, ...], source: np.ndarray, target: np.ndarray, ke
     kept += tables
     return Job(target.ctypes.data, source.ctypes.data + start * item, target.shape[0], sizes[0], width,
                len(offsets), *(t.ctypes.data for t in tables), strides[0] * item, pair * item,
-               prod(filled) * width * item, item)
+               prod(filled) * width * item, item, scale)
 
 
 def _table(sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
@@ -108,6 +110,9 @@ def ir(triple: str) -> str:
     module = Module(triple)
     for item in ITEMS:
         _write_pack(module, item)
+    scaled = _Packer(module, 4, "pack_scaled")
+    scaled.lanes(is_scaled=True)
+    scaled.b.ret()
     _write_body(module)
     return str(module)
 
@@ -121,10 +126,17 @@ def _write_body(module: Module) -> None:
     panels = _field(b, job, "panels")
     bounds = [b.bin("sdiv", b.mul(panels, t), threads) for t in (tid, b.add(tid, b.i64(1)))]
     size = _field(b, job, "item")
+    is_scaled = b.cmp("icmp ne", _field(b, job, "scale"), b.i64(0))
+    scaled = b.when(is_scaled)
+    b.call("pack_scaled", "void", [job, *bounds])
+    b.jump(each_end := b.label("packed"))
+    b.place(scaled.exit)
     for item in ITEMS:
         fits = b.when(b.cmp("icmp eq", size, b.i64(item)))
         b.call(f"pack{item}", "void", [job, *bounds])
         fits.end()
+    b.jump(each_end)
+    b.place(each_end)
     each.end()
     b.ret()
 
@@ -136,16 +148,17 @@ def _field(b: Builder, job: Value, name: str) -> Value:
 class _Packer:
     """Writes the packing of panels `first` to `last` of a job."""
 
-    def __init__(self, module: Module, item: int):
+    def __init__(self, module: Module, item: int, name: str):
         self.item, self.type = item, f"i{8 * item}"
-        self.b = b = module.function(f"pack{item}", [("ptr", "job"), ("i64", "first"), ("i64", "last")],
+        self.b = b = module.function(name, [("ptr", "job"), ("i64", "first"), ("i64", "last")],
                                      linkage="internal")
         job, self.first, self.last = b.parameters
         names = ("columns", "width", "depth", "lane_step", "lane_place", "panel_bytes")
         self.columns, self.width, self.depth, self.lane_step, self.lane_place, self.panel_bytes = (
             _field(b, job, n) for n in names)
-        self.target, self.source, self.offsets, self.places = (
-            b.cast("inttoptr", _field(b, job, n), "ptr") for n in ("target", "source", "offsets", "places"))
+        self.target, self.source, self.offsets, self.places, self.scale = (
+            b.cast("inttoptr", _field(b, job, n), "ptr")
+            for n in ("target", "source", "offsets", "places", "scale"))
 
     def panel(self, index: Value) -> tuple[Value, Value, Value]:
         """Of a panel: its source, its target, and how many of its lanes there are."""
@@ -183,8 +196,8 @@ class _Packer:
         for loop in (step, panel, block):
             loop.end()
 
-    def lanes(self) -> None:
-        """Lanes that lie apart."""
+    def lanes(self, is_scaled: bool = False) -> None:
+        """Lanes that lie apart; with `is_scaled` of float32, times the scale of their column."""
         b = self.b
         panel = b.loop(self.first, self.last, b.i64(1))
         source, target, lanes = self.panel(panel.index)
@@ -193,15 +206,20 @@ class _Packer:
         lane = b.loop(b.i64(0), lanes, b.i64(1))
         from_, to = (b.gep("i8", base, b.mul(lane.index, step))
                      for base, step in ((source, self.lane_step), (target, self.lane_place)))
+        column = b.add(b.mul(panel.index, self.width), lane.index)
+        factor = b.load("float", b.gep("float", self.scale, column)) if is_scaled else None
         step = b.loop(block.index, stop, b.i64(1))
         old, new = self.ends(from_, to, step.index)
-        b.store(b.load(self.type, old), new)
+        if factor is None:
+            b.store(b.load(self.type, old), new)
+        else:
+            b.store(b.bin("fmul", b.load("float", old), factor), new)
         for loop in (step, lane, block, panel):
             loop.end()
 
 
 def _write_pack(module: Module, item: int) -> None:
-    packer = _Packer(module, item)
+    packer = _Packer(module, item, f"pack{item}")
     b = packer.b
     size = b.i64(item)
     close = b.bin("and", b.cmp("icmp eq", packer.lane_step, size), b.cmp("icmp eq", packer.lane_place, size))

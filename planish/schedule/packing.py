@@ -46,7 +46,8 @@ def fit_bytes(array: np.ndarray) -> bool:
 def packed(content: Content, start: int, sizes: tuple[int, ...], strides: tuple[int, ...], width: int,
            pair: int = 1) -> Content:
     """Panels [panel, k..., lane] of the view [n, k...] that has these sizes and strides, in elements, and
-    begins at element `start` of a constant; zero beyond the last column. With `pair` 2 steps of k lie side by
+    begins at element `start` of a constant; zero beyond the last column. Of weights and the scale of each
+    column, the product. With `pair` 2 steps of k lie side by
     side, [panel, k..., k / 2, lane, 2], the last of them filled up with 0."""
     shape = panels_shape(sizes, width, pair)
     while content.derivation is not None and content.derivation.is_movement:
@@ -56,7 +57,24 @@ def packed(content: Content, start: int, sizes: tuple[int, ...], strides: tuple[
         start, strides = view
         content = content.derivation.sources[0]
     parameters = (start, sizes, strides, width, pair)
-    return Content.derived("packed", parameters, (content,), content.type.with_shape(shape))
+    sources = scaled_columns(content, start, sizes, strides) or (content,)
+    return Content.derived("packed", parameters, sources, content.type.with_shape(shape))
+
+
+def scaled_columns(content: Content, start: int, sizes: tuple[int, ...],
+                   strides: tuple[int, ...]) -> tuple[Content, Content] | None:
+    """Weights and the scale of each column of a view, where a content is their product: a scale of every
+    entry of its first axis, along which the columns of the view lie."""
+    made = content.derivation
+    if made is None or made.function != "op" or made.parameters != ("mul",):
+        return None
+    weights, scale = made.sources
+    shape = weights.type.shape
+    if weights.type != content.type or scale.type.shape != (shape[0], *[1] * (len(shape) - 1)):
+        return None
+    row = prod(d for d in shape[1:] if isinstance(d, int))
+    inside = start + sum((size - 1) * stride for size, stride in zip(sizes[1:], strides[1:]))
+    return (weights, scale) if strides[0] == row and sizes[0] == shape[0] and inside < row else None
 
 
 def _before(content: Content, start: int, sizes: tuple[int, ...],
@@ -100,9 +118,9 @@ def panels_shape(sizes: tuple[int, ...], width: int, pair: int) -> tuple[int, ..
 
 
 @derivation("packed")
-def pack(parameters: tuple[Any, ...], array: np.ndarray) -> np.ndarray:
+def pack(parameters: tuple[Any, ...], array: np.ndarray, scale: np.ndarray | None = None) -> np.ndarray:
     start, sizes, strides, width, pair = parameters
-    array = np.ascontiguousarray(array)
+    array = np.ascontiguousarray(array if scale is None else array * scale)
     view = np.lib.stride_tricks.as_strided(
         array.reshape(-1)[start:], sizes, [s * array.itemsize for s in strides], writeable=False)
     panels, outer, last = -(-sizes[0] // width), sizes[1:-1], sizes[-1]

@@ -80,3 +80,21 @@ def test_a_view_across_axes_is_taken_of_the_transposed():
     made = packed(moved, 0, (12, 1), (1, 12), 4)
     assert made.derivation.sources[0] is moved
     assert made.value.reshape(-1).tolist() == leaf.value.T.reshape(-1).tolist()
+
+
+def test_scaled_columns_are_packed_as_their_product():
+    rng = np.random.default_rng(2)
+    kernel = rng.normal(size=(50, 12, 3, 3)).astype(np.float32)
+    scale = rng.normal(size=(50, 1, 1, 1)).astype(np.float32)
+    contents = [Content.of(kernel), Content.of(scale)]
+    product = Content.derived("op", ("mul",), contents, contents[0].type)
+    view = (0, (50, 3, 3, 12), (108, 3, 1, 9), 16, 1)
+    made = packed(product, *view)
+    assert made.derivation.sources == tuple(contents)
+    expected = pack(view, kernel * scale)
+    np.testing.assert_array_equal(made.value, expected)
+    for threads in (1, 2):
+        found, plain = pack_all([(view, kernel, scale), (view, kernel)], threads)
+        assert found.tobytes() == expected.tobytes() and plain.tobytes() == pack(view, kernel).tobytes()
+    across = packed(product, 0, (12, 50), (9, 108), 16)  # columns that are not the scaled axis
+    assert across.derivation.sources == (product,)
