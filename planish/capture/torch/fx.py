@@ -72,9 +72,16 @@ def flat(value: Any) -> list[Any]:
 
 def base_of(node: Any) -> Any:
     """What a chain of views looks at."""
-    while is_overload(node.target) and node.target.is_view and node.args and _shares(node, node.args[0]):
-        node = node.args[0]
+    while (source := _viewed(node)) is not None and _shares(node, source):
+        node = source
     return node
+
+
+def _viewed(node: Any) -> Any:
+    """What a view, or one of several views (`unbind`, `split`), is of; None for any other node."""
+    call = node.args[0] if node.target is operator.getitem else node
+    is_view = is_overload(getattr(call, "target", None)) and call.target.is_view and call.args
+    return call.args[0] if is_view else None
 
 
 def _shares(node: Any, other: Any) -> bool:
