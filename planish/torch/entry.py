@@ -40,7 +40,7 @@ def compile(
     import torch
 
     options = {"numerics": numerics, "strategy": strategy, "freeze": freeze, "host": host, "random": random}
-    backend = Backend(settings_of(mode, {**options, "disable": disable}))
+    backend = Backend(settings_of(mode, {**options, "disable": disable}), dynamic is not False)
     optimize = torch._dynamo.optimize(
         backend, nopython=fullgraph, dynamic=dynamic, guard_export_fn=backend.keep_guards
     )

@@ -27,8 +27,8 @@ class Backend:
 
     __name__ = "planish"
 
-    def __init__(self, settings: Settings):
-        self.settings = settings
+    def __init__(self, settings: Settings, opens_floats: bool = True):
+        self.settings, self.opens_floats = settings, opens_floats
         self.made: dict[Any, Made] = {}
 
     def __eq__(self, other: object) -> bool:
