@@ -1,4 +1,4 @@
-"""Aliasing, mutation and structure of results: as eager has them, on calls 1, 2 and 3, through both entries."""
+"""Aliasing, mutation and structure of results: as eager has them, on calls 1, 2 and 3, by both entries."""
 
 from __future__ import annotations
 
