@@ -95,7 +95,10 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
         lambda: (lambda t: (t[:4], t[2:]))(torch.randn(6)),
     ),
     "other metadata": (resized, lambda: (torch.randn(3, 4),)),
-    "written by index": (lambda x, i: x.index_fill_(0, i, 7.0), lambda: (torch.randn(5), torch.tensor([1, 3]))),
+    "written by index": (
+        lambda x, i: x.index_fill_(0, i, 7.0),
+        lambda: (torch.randn(5), torch.tensor([1, 3])),
+    ),
     "out": (lambda x, y: torch.add(x, 1, out=y), lambda: (torch.randn(4), torch.zeros(4))),
     "expanded": (lambda x: x + 1, lambda: (torch.randn(3, 1).expand(3, 4),)),
     "expanded result": (lambda x: (x * 2).expand(3, 4), lambda: (torch.randn(3, 1),)),
