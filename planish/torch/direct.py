@@ -292,7 +292,15 @@ def direct_module() -> type:
         def __getstate__(self) -> dict[str, Any]:
             return {**super().__getstate__(), "_direct": None}
 
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            return made_again, (self._orig_mod, self.dynamo_ctx)
+
     return DirectModule
+
+
+def made_again(module: Any, context: Any) -> Any:
+    """A compiled module from a copy or a pickle of its parts."""
+    return direct_module()(module, context)
 
 
 def _direct_of_module(module: Any, forward: Any, slow: Callable[..., Any], callback: Any) -> Any:
