@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -138,7 +139,7 @@ def explain_torch(
             first = _timed(call)
             total, inside = min(_timed_inside(call, watch) for _ in range(RUNS))
             graphs = list(map(_graph, watch.graphs.values()))
-            operators = _share_of_operators(call, lambda: function(*args, **keywords), watch)
+            operators = _share_of_operators(call, lambda: _eager(function, args, keywords), watch)
     finally:
         torch.compiler.reset()
     return TorchExplanation(
@@ -154,6 +155,14 @@ def explain_torch(
         _pinned(guards),
         first * 1e3,
     )
+
+
+def _eager(function: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    """A call of which nothing is compiled, nor of what is compiled inside (from torch 2.6 on)."""
+    from torch import compiler
+
+    with compiler.set_stance("force_eager") if hasattr(compiler, "set_stance") else nullcontext():
+        return function(*args, **keywords)
 
 
 def _original(function: Any) -> Any:

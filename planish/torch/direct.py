@@ -270,12 +270,15 @@ def shorten(compiled: Any, backend: Backend) -> Any:
 def direct_module() -> type:
     """The class of compiled modules: torch's, with the short way before its call."""
     from torch._dynamo.eval_frame import OptimizedModule
+    from torch.compiler import is_dynamo_compiling
     from torch.nn.modules.module import _has_any_global_hook
 
     class DirectModule(OptimizedModule):
         _direct: Any = None
 
         def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+            if is_dynamo_compiling():  # inside another compiled function: part of its graph
+                return self._modules["_orig_mod"](*arguments, **keywords)
             if self._direct is None or has_hooks(self, self._modules["_orig_mod"]) or _has_any_global_hook():
                 return super().__call__(*arguments, **keywords)
             return self._direct(*arguments, **keywords)

@@ -150,6 +150,8 @@ def test_compiled_in_compiled() -> None:
     model = net()
     part = planish.compile(model[0])
     equals_eager(model, lambda x: model[2](F.gelu(part(x))), torch.randn(3, 8))
+    what = planish.explain(lambda x: inner(part(x)))(torch.randn(3, 8))
+    assert what.graph_break_count == 0 and what.graph_count == 1 and what.operators.percent == 100
 
 
 def test_function_transforms_inside() -> None:
