@@ -15,9 +15,9 @@
     tensors.py          tensors as arrays over the same memory, and back
     decompositions.py   which of torch's decompositions are used
 
-The translations are tables, overload -> our ops, in files by family: pointwise, movement, creation,
+The translations are tables, overload -> our ops, in files by family: pointwise, movement, strides, creation,
 reductions, contractions, normalization, indexing, selection, counting, convolution, pooling, adaptive,
-distances, attention, random, special, gamma, bessel, orthogonal, losses, linalg, checks. torch is loaded
+distances, attention, random, special, gamma, bessel, orthogonal, losses, linalg, qr, checks. torch is loaded
 at the first call.
 """
 
@@ -42,10 +42,12 @@ from planish.capture.torch import (
     orthogonal,
     pointwise,
     pooling,
+    qr,
     random,
     reductions,
     selection,
     special,
+    strides,
 )
 from planish.capture.torch.call import supported_overloads
 from planish.capture.torch.captured import Captured
@@ -74,10 +76,12 @@ __all__ = [
     "orthogonal",
     "pointwise",
     "pooling",
+    "qr",
     "random",
     "reductions",
     "selection",
     "special",
+    "strides",
     "supported_overloads",
     "to_array",
     "to_tensor",

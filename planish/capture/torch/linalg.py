@@ -1,10 +1,10 @@
-"""ATen's factorizations and solvers of small matrices: LU, Cholesky, QR and what is made of them.
+"""ATen's factorizations and solvers of small matrices: LU, Cholesky and what is made of them.
 
 One loop over the columns, of whole-matrix steps, in float64 and rounded once: as near as LAPACK and nearer.
 Each step touches the whole matrix, so this is for matrices of up to `MOST` rows, of which there are often
 many; larger ones, and those of symbolic sizes, are LAPACK's, as host ops. Algorithms are those of G. H. Golub
 and C. F. Van Loan, Matrix Computations: 3.4.1 (LU with partial pivoting), 4.2.2 (Cholesky by outer products),
-3.1.1 (substitution), 5.2.1 (Householder QR).
+3.1.1 (substitution). QR is in qr.py.
 """
 
 from __future__ import annotations
@@ -69,20 +69,20 @@ def on_matrix(
     return register
 
 
-def _row(m: Any) -> Node:
+def row_numbers(m: Any) -> Node:
     return constant(np.arange(m).reshape(m, 1))
 
 
-def _column(n: Any) -> Node:
+def column_numbers(n: Any) -> Node:
     return constant(np.arange(n).reshape(1, n))
 
 
-def _row_at(a: Node, k: Node) -> Node:
+def row_at(a: Node, k: Node) -> Node:
     """Row k, [..., 1, n]."""
     return reshaped(ops.take(a, k, axis=a.ndim - 2), (*a.shape[:-2], 1, a.shape[-1]))
 
 
-def _column_at(a: Node, k: Node) -> Node:
+def column_at(a: Node, k: Node) -> Node:
     """Column k, [..., m, 1]."""
     return reshaped(ops.take(a, k, axis=a.ndim - 1), (*a.shape[:-1], 1))
 
@@ -95,18 +95,18 @@ def _identity(n: Any, batch: Sequence[Any]) -> Node:
     return broadcast(constant(np.eye(n)), (*batch, n, n))
 
 
-def _zeros(shape: Sequence[Any], dtype: Any = INT64) -> Node:
+def zeros(shape: Sequence[Any], dtype: Any = INT64) -> Node:
     return broadcast(number(0, dtype), shape)
 
 
 def _lower(a: Node, unit: bool = False) -> Node:
-    row, column = _row(a.shape[-2]), _column(a.shape[-1])
+    row, column = row_numbers(a.shape[-2]), column_numbers(a.shape[-1])
     kept = ops.select(ops.ge(row, column), a, number(0, a.dtype))
     return ops.select(ops.eq(row, column), number(1, a.dtype), kept) if unit else kept
 
 
-def _upper(a: Node) -> Node:
-    return ops.select(ops.le(_row(a.shape[-2]), _column(a.shape[-1])), a, number(0, a.dtype))
+def upper_part(a: Node) -> Node:
+    return ops.select(ops.le(row_numbers(a.shape[-2]), column_numbers(a.shape[-1])), a, number(0, a.dtype))
 
 
 # --- LU
@@ -116,17 +116,17 @@ def factored(a: Node, pivoting: bool = True) -> tuple[Node, Node, Node]:
     """(L below and U above the diagonal, the row that came to each place counted from 1, the first place of a
     zero pivot counted from 1, or 0)."""
     m, n = known(a.shape[-2:])
-    row, column, batch = _row(m), _column(n), a.shape[:-2]
+    row, column, batch = row_numbers(m), column_numbers(n), a.shape[:-2]
     places = constant(np.arange(min(m, n)))
 
     def step(k: Node, a: Node, pivots: Node, info: Node) -> tuple[Node, ...]:
-        size = ops.select(ops.ge(row, k), ops.abs(_column_at(a, k)), number(-1, a.dtype))
+        size = ops.select(ops.ge(row, k), ops.abs(column_at(a, k)), number(-1, a.dtype))
         at = ops.argmax(size, axis=a.ndim - 2, keepdims=True) if pivoting else broadcast(k, (*batch, 1, 1))
-        here, there = _row_at(a, k), ops.take_along(a, broadcast(at, (*batch, 1, n)), axis=a.ndim - 2)
+        here, there = row_at(a, k), ops.take_along(a, broadcast(at, (*batch, 1, n)), axis=a.ndim - 2)
         a = ops.select(ops.eq(row, k), there, ops.select(ops.eq(row, at), here, a))
-        pivot = _column_at(there, k)
+        pivot = column_at(there, k)
         scaled = ops.bitwise_and(ops.gt(row, k), ops.ne(pivot, 0))
-        factor = ops.select(scaled, _column_at(a, k) / pivot, number(0, a.dtype))
+        factor = ops.select(scaled, column_at(a, k) / pivot, number(0, a.dtype))
         below = ops.select(ops.gt(column, k), a - factor * there, a)
         a = ops.select(ops.bitwise_and(ops.eq(column, k), scaled), factor, below)
         at, pivot = reshaped(at, (*batch, 1)), reshaped(pivot, batch)
@@ -134,7 +134,7 @@ def factored(a: Node, pivoting: bool = True) -> tuple[Node, Node, Node]:
         first = ops.bitwise_and(ops.eq(pivot, 0), ops.eq(info, 0))
         return a, pivots, ops.select(first, k + 1, info)
 
-    state = (a, _zeros((*batch, min(m, n))), _zeros(batch))
+    state = (a, zeros((*batch, min(m, n))), zeros(batch))
     result = repeat(min(m, n), step, state)
     return result[0], result[1], result[2]
 
@@ -144,8 +144,8 @@ def order_of_pivots(pivots: Node, m: Any) -> Node:
     batch, places = pivots.shape[:-1], constant(np.arange(m))
 
     def step(k: Node, order: Node, pivots: Node) -> tuple[Node, ...]:
-        at = _column_at(pivots, k) - 1
-        here, there = _column_at(order, k), ops.take_along(order, at, axis=order.ndim - 1)
+        at = column_at(pivots, k) - 1
+        here, there = column_at(order, k), ops.take_along(order, at, axis=order.ndim - 1)
         moved = ops.select(ops.eq(places, at), here, order)
         return (ops.select(ops.eq(places, k), there, moved),)
 
@@ -157,12 +157,12 @@ def substituted(a: Node, b: Node, lower: bool, unit: bool = False) -> Node:
     """The solution x of a x = b for a triangle a, [..., n, n] and [..., n, k]."""
     (n,) = known(a.shape[-1:])
     batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    a, b, row = broadcast(a, (*batch, n, n)), broadcast(b, (*batch, *b.shape[-2:])), _row(n)
+    a, b, row = broadcast(a, (*batch, n, n)), broadcast(b, (*batch, *b.shape[-2:])), row_numbers(n)
 
     def step(k: Node, b: Node, a: Node) -> tuple[Node, ...]:
         i = k if lower else n - 1 - k
-        x, column = _row_at(b, i), _column_at(a, i)
-        x = x if unit else x / _row_at(column, i)
+        x, column = row_at(b, i), column_at(a, i)
+        x = x if unit else x / row_at(column, i)
         rest = ops.gt(row, i) if lower else ops.lt(row, i)
         return (ops.select(ops.eq(row, i), x, ops.select(rest, b - column * x, b)),)
 
@@ -184,7 +184,7 @@ def solved_turned(lu: Node, order: Node, b: Node) -> Node:
     return ops.take_along(x, back, axis=x.ndim - 2)
 
 
-def _rounded(call: Call, *results: Node) -> tuple[Node, ...]:
+def rounded(call: Call, *results: Node) -> tuple[Node, ...]:
     """In the dtypes and shapes torch has worked out."""
     pairs = zip(results, call.types, strict=True)
     return tuple(cast(broadcast(r, t.shape), t.dtype) for r, t in pairs if t is not None)
@@ -203,7 +203,7 @@ def _checked(call: Call, info: Node, check: bool, what: str) -> None:
 def lu_factor(call: Call, a: Node, pivot: bool, check: bool) -> tuple[Node, ...]:
     lu, pivots, info = factored(wide_matrix(call, a), pivot)
     _checked(call, info, check, "a pivot is zero")
-    return _rounded(call, lu, pivots, info)
+    return rounded(call, lu, pivots, info)
 
 
 @on_matrix("aten.linalg_lu.default")
@@ -211,25 +211,25 @@ def lu(call: Call, a: Node, pivot: bool) -> tuple[Node, ...]:
     lu, pivots, _ = factored(wide_matrix(call, a), pivot)
     if not pivot:
         _, lower, upper = _unpacked(lu, pivots)
-        return _zeros(call.shape, call.dtype), *(cast(x, call.dtype) for x in (lower, upper))
-    return _rounded(call, *_unpacked(lu, pivots))
+        return zeros(call.shape, call.dtype), *(cast(x, call.dtype) for x in (lower, upper))
+    return rounded(call, *_unpacked(lu, pivots))
 
 
 @on_matrix("aten.lu_unpack.default")
 def lu_unpack(call: Call, lu: Node, pivots: Node, data: bool, order: bool) -> tuple[Node, ...]:
     if not (data and order):
         call.refuse("a part of the factors")
-    return _rounded(call, *_unpacked(wide_matrix(call, lu), pivots))
+    return rounded(call, *_unpacked(wide_matrix(call, lu), pivots))
 
 
 def _unpacked(lu: Node, pivots: Node) -> tuple[Node, Node, Node]:
     m, n = known(lu.shape[-2:])
     order = order_of_pivots(pivots, m)
-    permutation = ops.eq(_row(m), reshaped(order, (*order.shape[:-1], 1, m)))
+    permutation = ops.eq(row_numbers(m), reshaped(order, (*order.shape[:-1], 1, m)))
     k, rank = min(m, n), lu.ndim
     low = ops.slice(lu, starts=(0,) * rank, stops=(*lu.shape[:-1], k), steps=(1,) * rank)
     high = ops.slice(lu, starts=(0,) * rank, stops=(*lu.shape[:-2], k, n), steps=(1,) * rank)
-    return cast(permutation, lu.dtype), _lower(low, unit=True), _upper(high)
+    return cast(permutation, lu.dtype), _lower(low, unit=True), upper_part(high)
 
 
 @on_matrix("aten.linalg_lu_solve.default")
@@ -250,7 +250,7 @@ def solve(call: Call, a: Node, b: Node, left: bool, check: bool) -> tuple[Node, 
     _checked(call, info, check, "the matrix is singular")
     order = order_of_pivots(pivots, wide.shape[-1])
     x = solved(lu, order, right) if left else turned(solved_turned(lu, order, turned(right)))
-    return _rounded(call, reshaped(x, call.shape), lu, pivots, info)
+    return rounded(call, reshaped(x, call.shape), lu, pivots, info)
 
 
 @on_matrix("aten.linalg_inv_ex.default")
@@ -260,12 +260,12 @@ def inverse(call: Call, a: Node, check: bool) -> tuple[Node, ...]:
     _checked(call, info, check, "the matrix is singular")
     n = wide.shape[-1]
     x = solved(lu, order_of_pivots(pivots, n), _identity(n, wide.shape[:-2]))
-    return _rounded(call, x, info)
+    return rounded(call, x, info)
 
 
 def _diagonal(a: Node) -> Node:
     axis = a.ndim - 1
-    kept = ops.select(ops.eq(_row(a.shape[-2]), _column(a.shape[-1])), a, number(0, a.dtype))
+    kept = ops.select(ops.eq(row_numbers(a.shape[-2]), column_numbers(a.shape[-1])), a, number(0, a.dtype))
     return ops.reduce_sum(kept, axes=(axis,))
 
 
@@ -291,7 +291,7 @@ def determinant(call: Call, a: Node) -> tuple[Node, ...]:
     lu, pivots = _factored_for_determinant(call, a)
     sign, diagonal = _determinant_parts(pivots, lu)
     result = sign * ops.reduce_prod(diagonal, axes=(diagonal.ndim - 1,))
-    return _rounded(call, result, lu, pivots)
+    return rounded(call, result, lu, pivots)
 
 
 @on_matrix("aten._linalg_slogdet.default", empty=(1,))
@@ -301,7 +301,7 @@ def log_determinant(call: Call, a: Node) -> tuple[Node, ...]:
     axes = (diagonal.ndim - 1,)
     signs = cast(ops.gt(diagonal, 0), FLOAT64) - cast(ops.lt(diagonal, 0), FLOAT64)
     sign = sign * ops.reduce_prod(signs, axes=axes)
-    return _rounded(call, sign, ops.reduce_sum(ops.log(ops.abs(diagonal)), axes=axes), lu, pivots)
+    return rounded(call, sign, ops.reduce_sum(ops.log(ops.abs(diagonal)), axes=axes), lu, pivots)
 
 
 # --- triangles
@@ -321,7 +321,7 @@ def triangular_solve(
 ) -> tuple[Node, ...]:
     wide = wide_matrix(call, a)
     used = turned(wide) if transpose else wide
-    return _rounded(call, substituted(used, cast(b, FLOAT64), upper == transpose, unit), wide)
+    return rounded(call, substituted(used, cast(b, FLOAT64), upper == transpose, unit), wide)
 
 
 # --- Cholesky
@@ -330,11 +330,11 @@ def triangular_solve(
 def cholesky_factor(a: Node) -> tuple[Node, Node]:
     """(L, the first place without a positive pivot counted from 1, or 0); reads the lower triangle."""
     n, batch = known(a.shape[-1:])[0], a.shape[:-2]
-    row, column = _row(n), _column(n)
+    row, column = row_numbers(n), column_numbers(n)
 
     def step(k: Node, a: Node, info: Node) -> tuple[Node, ...]:
-        line = _column_at(a, k)
-        pivot = _row_at(line, k)
+        line = column_at(a, k)
+        pivot = row_at(line, k)
         good = ops.gt(pivot, 0)
         part = ops.select(ops.ge(row, k), line / ops.sqrt(pivot), number(0, a.dtype))
         rest = ops.bitwise_and(ops.gt(row, k), ops.gt(column, k))
@@ -342,7 +342,7 @@ def cholesky_factor(a: Node) -> tuple[Node, Node]:
         bad = ops.bitwise_and(ops.eq(info, 0), ops.logical_not(reshaped(good, batch)))
         return a, ops.select(bad, k + 1, info)
 
-    result = repeat(n, step, (a, _zeros(batch)))
+    result = repeat(n, step, (a, zeros(batch)))
     return _lower(result[0]), result[1]
 
 
@@ -351,7 +351,7 @@ def cholesky_with_info(call: Call, a: Node, upper: bool, check: bool) -> tuple[N
     wide = wide_matrix(call, a)
     factor, info = cholesky_factor(turned(wide) if upper else wide)
     _checked(call, info, check, "the matrix is not positive definite")
-    return _rounded(call, turned(factor) if upper else factor, info)
+    return rounded(call, turned(factor) if upper else factor, info)
 
 
 @on_matrix("aten.cholesky.default")
@@ -373,73 +373,3 @@ def cholesky_inverse(call: Call, factor: Node, upper: bool) -> Node:
     low = wide_matrix(call, turned(factor) if upper else factor)
     identity = _identity(low.shape[-1], low.shape[:-2])
     return cast(substituted(turned(low), substituted(low, identity, True), False), call.dtype)
-
-
-# --- QR
-
-
-def reflected(a: Node) -> tuple[Node, Node]:
-    """R above the diagonal, the reflections' vectors below it; and their factors [..., min(m, n)]."""
-    m, n = known(a.shape[-2:])
-    row, column, batch = _row(m), _column(n), a.shape[:-2]
-    places = constant(np.arange(min(m, n)))
-
-    def step(k: Node, a: Node, taus: Node) -> tuple[Node, ...]:
-        line = _column_at(a, k)
-        alpha = _row_at(line, k)
-        tail = ops.select(ops.gt(row, k), line, number(0, a.dtype))
-        rest = ops.reduce_sum(tail * tail, axes=(a.ndim - 2,), keepdims=True)
-        none = ops.eq(rest, 0)
-        beta = -ops.copysign(ops.sqrt(alpha * alpha + rest), alpha)
-        beta = ops.select(none, alpha, beta)
-        tau = ops.select(none, number(0, a.dtype), (beta - alpha) / beta)
-        vector = ops.select(none, number(0, a.dtype), tail / (alpha - beta))
-        vector = ops.select(ops.eq(row, k), number(1, a.dtype), vector)
-        right = ops.select(ops.gt(column, k), a - tau * vector * ops.matmul(turned(vector), a), a)
-        own = ops.select(ops.eq(row, k), beta, ops.select(ops.gt(row, k), vector, line))
-        taus = ops.select(ops.eq(places, k), reshaped(tau, (*batch, 1)), taus)
-        return ops.select(ops.eq(column, k), own, right), taus
-
-    result = repeat(min(m, n), step, (a, _zeros((*batch, min(m, n)), FLOAT64)))
-    return result[0], result[1]
-
-
-def reflections(vectors: Node, taus: Node, start: Node) -> Node:
-    """H_1 H_2 ... H_k start, where H_i = I - tau_i v_i v_i^T, from the last to the first."""
-    row, (count,) = _row(vectors.shape[-2]), known(taus.shape[-1:])
-
-    def step(k: Node, q: Node, vectors: Node, taus: Node) -> tuple[Node, ...]:
-        i = count - 1 - k
-        v = ops.select(ops.gt(row, i), _column_at(vectors, i), number(0, q.dtype))
-        v = ops.select(ops.eq(row, i), number(1, q.dtype), v)
-        tau = reshaped(_column_at(taus, i), (*taus.shape[:-1], 1, 1))
-        return (q - tau * v * ops.matmul(turned(v), q),)
-
-    return repeat(count, step, (start,), (vectors, taus))[0]
-
-
-@on_matrix("aten.geqrf.default")
-def geqrf(call: Call, a: Node) -> tuple[Node, ...]:
-    return _rounded(call, *reflected(wide_matrix(call, a)))
-
-
-@on_matrix("aten.linalg_householder_product.default")
-def householder_product(call: Call, vectors: Node, taus: Node) -> Node:
-    wide = wide_matrix(call, vectors)
-    m, n = known(wide.shape[-2:])
-    start = broadcast(constant(np.eye(m, n)), wide.shape)
-    return cast(reflections(wide, cast(taus, FLOAT64), start), call.dtype)
-
-
-@on_matrix("aten.linalg_qr.default")
-def qr(call: Call, a: Node, mode: str) -> tuple[Node, ...]:
-    if mode == "r":
-        call.refuse("only R")
-    wide = wide_matrix(call, a)
-    m, n = known(wide.shape[-2:])
-    k = m if mode == "complete" else min(m, n)
-    packed, taus = reflected(wide)
-    q = reflections(packed, taus, broadcast(constant(np.eye(m, k)), (*wide.shape[:-2], m, k)))
-    rank = wide.ndim
-    high = ops.slice(packed, starts=(0,) * rank, stops=(*wide.shape[:-2], k, n), steps=(1,) * rank)
-    return _rounded(call, q, _upper(high))

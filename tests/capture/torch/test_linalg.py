@@ -53,8 +53,11 @@ def test_factors_of_any_matrix(run: Any, shape: tuple[int, ...]) -> None:
     cases: Cases = [
         lambda a: [*L.lu_factor_ex(a)],
         lambda a: [*L.qr(a), *L.qr(a, mode="complete")],
+        lambda a: [
+            torch.ormqr(*torch.geqrf(a), a if left else a.mT, left, transpose)
+            for left in (False, True) for transpose in (False, True)],
         lambda a: [*torch.geqrf(a), L.householder_product(*torch.geqrf(a[..., : min(a.shape[-2:])]))],
-    ]
+    ]  # fmt: skip
     hold(run, cases, matrices(*shape))
 
 
