@@ -69,3 +69,11 @@ def test_folding_computes_and_only_asks_for_one_number():
     made, = (n.attributes for n in optimized.nodes() if n.op.name == "constant")
     np.testing.assert_array_equal(made.value, w + b)
     assert made.derivation is not None and set(made.derivation.sources) == set(given)
+
+
+def test_a_constant_made_equal_to_a_given_one_is_a_look_at_it():
+    given = _content(1, 2)
+    with watched(_looks(given)) as looks:
+        assert _content(1, 2) == given and _content(1, 3) != given
+        assert Content.of(given.value, is_known=True) != given
+    assert looks.answers == {("digest", (given,)): None}
