@@ -204,6 +204,8 @@ def _fitting(lanes: int, width: int) -> int:
 
 def contraction_of(kernel: Kernel) -> Contraction | None:
     """The parts of a sum of products of two loads; None for any other kernel."""
+    if not kernel.stages:
+        return None
     first, *rest = kernel.stages
     epilogue = tuple(s for s in rest if isinstance(s, Stage) and not s.axes)
     if kernel.rows or kernel.serial or len(epilogue) < len(rest):

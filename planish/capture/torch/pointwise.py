@@ -289,8 +289,8 @@ def signbit(call: Call, x: Node) -> Node:
 
 
 @translates("aten._to_copy.default")
-def to_copy(call: Call, x: Node, *options: Any) -> Node:
-    return converted(x, call.dtype)
+def to_copy(call: Call, x: Any, *options: Any) -> Node:
+    return converted(x, call.dtype) if isinstance(x, Node) else as_node(x, call.dtype)
 
 
 @translates("prims.convert_element_type.default")
