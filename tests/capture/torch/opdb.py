@@ -68,13 +68,13 @@ def run_op(op: Any, dtype: torch.dtype, options: argparse.Namespace) -> Outcome:
         return outcome
     for number in spread(len(samples), options.samples):
         trace = opdb_sample.start_trace()
-        kind, reason = judged(lambda s=samples[number]: run(op, s, settings), options.seconds)
+        kind, reason, why = judged(lambda s=samples[number]: run(op, s, settings), options.seconds)
         outcome.count(kind, reason)
         outcome.hosts += trace.hosts
         outcome.breaks += trace.breaks
         if options.verbose and kind in ("wrong", "failed"):
             print(f"--- {outcome.op} {outcome.dtype} sample {number}: {kind}: {reason}\n{samples[number]}")
-            traceback.print_exc()
+            traceback.print_exception(why)
     return outcome
 
 
@@ -85,26 +85,30 @@ def spread(count: int, wanted: int) -> list[int]:
     return sorted({i * (count - 1) // max(wanted - 1, 1) for i in range(wanted)})
 
 
-def judged(run: Callable[[], None], seconds: int) -> tuple[str, str]:
-    """(kind, reason) of what comes out within a time."""
+def judged(run: Callable[[], None], seconds: int) -> tuple[str, str, BaseException | None]:
+    """(kind, reason, error) of what comes out within a time."""
     signal.signal(signal.SIGALRM, _alarm)
     signal.alarm(seconds)
     try:
         run()
-    except TookTooLong:
-        return "failed", f"out of time after {seconds} s"
-    except Skip as skip:
-        return "skipped", first_line(skip)
-    except Wrong as error:
-        return "wrong", " ".join(str(error).split())[:160]
-    except Exception as error:
-        refusal = error if isinstance(error, PlanishError) else error.__cause__
-        if isinstance(refusal, (UnsupportedOp, UnsupportedDType)):
-            return "refused", missing_of(refusal)
-        return "failed", f"{type(error).__name__}: {first_line(error)}"
+    except (TookTooLong, Exception) as error:
+        return (*kind_of(error), error)
     finally:
         signal.alarm(0)
-    return "correct", ""
+    return "correct", "", None
+
+
+def kind_of(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, TookTooLong):
+        return "failed", "out of time"
+    if isinstance(error, Skip):
+        return "skipped", first_line(error)
+    if isinstance(error, Wrong):
+        return "wrong", " ".join(str(error).split())[:160]
+    refusal = error if isinstance(error, PlanishError) else error.__cause__
+    if isinstance(refusal, (UnsupportedOp, UnsupportedDType)):
+        return "refused", missing_of(refusal)
+    return "failed", f"{type(error).__name__}: {first_line(error)}"
 
 
 def missing_of(error: BaseException) -> str:
