@@ -17,8 +17,8 @@
 
 The translations are tables, overload -> our ops, in files by family: pointwise, movement, strides, creation,
 reductions, contractions, normalization, indexing, selection, counting, convolution, pooling, adaptive,
-distances, attention, random, special, gamma, bessel, orthogonal, losses, linalg, qr, checks. torch is loaded
-at the first call.
+distances, attention, random, special, gamma, bessel, orthogonal, losses, linalg, qr, checks, spectral.
+torch is loaded at the first call.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from planish.capture.torch import (
     reductions,
     selection,
     special,
+    spectral,
     strides,
 )
 from planish.capture.torch.call import supported_overloads
@@ -81,6 +82,7 @@ __all__ = [
     "reductions",
     "selection",
     "special",
+    "spectral",
     "strides",
     "supported_overloads",
     "to_array",

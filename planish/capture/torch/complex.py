@@ -113,8 +113,10 @@ MOVES = (
     "lift_fresh.default", "lift_fresh_copy.default", "contiguous.default", "permute.default", "t.default",
     "transpose.int", "flip.default", "roll.default", "expand.default", "slice.Tensor", "select.int",
     "split.Tensor", "split_with_sizes.default", "unbind.int", "diagonal.default", "unfold.default",
-    "cat.default", "repeat.default", "slice_scatter.default", "select_scatter.default", "tril.default",
+    "cat.default", "repeat.default", "constant_pad_nd.default",
+    "slice_scatter.default", "select_scatter.default", "tril.default",
     "triu.default", "index_select.default", "gather.default", "where.self", "neg.default",
+    "_efficientzerotensor.default",
     "zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format", "empty_like.default",
     "new_empty.default", "empty_strided.default", "new_empty_strided.default", "sum.default",
     "sum.dim_IntList",
@@ -142,7 +144,7 @@ def _part(value: Any, i: int) -> Any:
         return value.part(i)
     if isinstance(value, complex):
         raise UnsupportedOp("a complex number")
-    return value
+    return 0.0 if i == 1 and isinstance(value, float) else value
 
 
 for _name in MOVES:
@@ -152,6 +154,11 @@ for _name in MOVES:
 @on_complex("aten.full.default", "aten.full_like.default")
 def full(call: Call, first: Any, value: Any, *options: Any) -> Complex:
     return joined(*(ops.broadcast_to(p, shape=call.shape) for p in parts(value, call.dtype)))
+
+
+@on_complex("aten.scalar_tensor.default")
+def scalar_tensor(call: Call, value: Any, *options: Any) -> Complex:
+    return joined(*parts(value, call.dtype))
 
 
 @on_complex("aten._to_copy.default", "prims.convert_element_type.default", "aten.copy.default")

@@ -25,6 +25,7 @@ def scalar_tensor(call: Call, value: Any, *options: Any) -> Node:
 
 @translates(
     "aten.zeros.default",
+    "aten._efficientzerotensor.default",
     "aten.zeros_like.default",
     "aten.new_zeros.default",
     "aten.empty.memory_format",

@@ -61,3 +61,23 @@ def test_training_through_a_spectrum() -> None:
     made = torch.autograd.grad(torch.compile(loss, backend="planish")(x, w), [x, w])
     for a, b in zip(made, expected):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
+def test_short_transforms_are_native_and_as_exact(norm: str, graph_of: Run, run: Run) -> None:
+    from planish.capture.torch import translate
+
+    def transformed(x: Any) -> Any:
+        spectrum = torch.fft.rfftn(x, norm=norm)
+        return spectrum, torch.fft.ifft(spectrum, norm=norm), torch.fft.irfft(spectrum, 7, norm=norm)
+
+    x = torch.randn(3, 4, 7)
+    nodes = translate(graph_of(transformed, [x]), host=False).graph.nodes()
+    assert "host" not in {n.op.name for n in nodes}
+    for made, eager, exact in zip(run(transformed, x), transformed(x), transformed(x.double())):
+        assert (made - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-7
+
+
+def test_long_transforms_are_torchs(graph_of: Run, run: Run) -> None:
+    x = torch.randn(2, 100)
+    torch.testing.assert_close(run(lambda x: torch.fft.rfft(x), x)[0], torch.fft.rfft(x))
