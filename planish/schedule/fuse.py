@@ -264,7 +264,7 @@ class _Fusion:
     def kernels(self, group: Group) -> list[Kernel | Node]:
         """The kernel of a group, after those that fill the borders of its values."""
         kernel = self.kernel(group)
-        bordered = [r for r in group.roots if has_border(r)]
+        bordered = [r for r in group.roots if has_border(r) and r.shape != r.operands[0].shape]
         borders: list[Kernel | Node] = [border_of(r, self.buffers[r], f"{kernel.name}_border{i or ''}")
                                         for i, r in enumerate(bordered)]
         first = group.roots[0]

@@ -118,7 +118,7 @@ def border_of(root: Node, buffer: Buffer, name: str) -> Kernel:
     a = root.attributes
     number = splat_of(fill)
     assert number is not None
-    kept = next(k for k, ends in enumerate(zip(a.low, a.high)) if any(ends))
+    kept = next((k for k, ends in enumerate(zip(a.low, a.high)) if ends != (0, 0)), x.ndim)
     shared = tuple(Axis(f"s{k}", d) for k, d in enumerate(x.shape[:kept]) if d != 1)
     points = tuple(0 if d == 1 else Axis(f"s{k}", d).symbol for k, d in enumerate(x.shape[:kept]))
     stages: list[Stage | Sort] = []

@@ -81,7 +81,7 @@ def _padded_spread(node: Node) -> Node:
     x, kernel = node.operands
     a = node.attributes
     low, high = ((0, 0, *(p[end] // d for p, d in zip(a.padding, a.lhs_dilation))) for end in (0, 1))
-    if any(low) or any(high):
+    if (low, high) != ((0,) * x.ndim,) * 2:
         x = padded_before(x, constant(0, x.dtype), low, high, (0,) * x.ndim)
     left = tuple((p[0] % d, p[1] % d) for p, d in zip(a.padding, a.lhs_dilation))
     return make_node(node.op, (x, kernel), replace(a, padding=left))

@@ -125,7 +125,7 @@ class _Chooser:
 
     def is_bordered_window(self, node: Node) -> bool:
         """Whether slices of a value padded along its last axis too overlap: taps of windows over channels."""
-        return (has_border(node) and any((node.attributes.low[-1], node.attributes.high[-1]))
+        return (has_border(node) and (node.attributes.low[-1], node.attributes.high[-1]) != (0, 0)
                 and self.sliced(node) > MORE * self.count(node))
 
     def taken(self, node: Node) -> int:

@@ -187,6 +187,18 @@ def test_a_value_padded_twice() -> None:
     check(compiled_of(function, (2, 8, 9, 7)), rng.normal(size=(2, 8, 9, 7)).astype(np.float32))
 
 
+def test_a_border_of_open_width() -> None:
+    """Sizes of the border that only the shape says; none at all among them."""
+    n = symbol("n", 1, 9)
+    x = input_node("x", TensorType(FLOAT32, (2, n, 3)))
+    padded = ops.pad(ops.tanh(x), 0.5, low=(0, 9 - n, 1), high=(1, n - 1, 0), interior=(0, 0, 0))
+    compiled = compile_graph(Graph((x,), (padded,)))
+    for size in (1, 4, 9):
+        array = np.random.default_rng().normal(size=(2, size, 3)).astype(np.float32)
+        expected, = interpret(compiled.captured, [array])
+        np.testing.assert_allclose(compiled(array)[0], expected, rtol=1e-6)
+
+
 def test_a_transposed_operand_keeps_its_layout() -> None:
     """Channels last, as a block of ConvNeXt has it: the transposes are orders of memory."""
     rng = np.random.default_rng()
