@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -313,6 +314,7 @@ def main(argv: list[str] | None = None) -> int:
     import transformers
 
     transformers.logging.set_verbosity_error()
+    warnings.simplefilter("ignore")  # torch and transformers say much; a line here is one comparison
     failed = 0
     for name in options.only.split(","):
         for dtype in options.dtypes.split(","):
