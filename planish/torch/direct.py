@@ -63,7 +63,7 @@ class Variant:
         cells = dict(zip(target.__code__.co_freevars, target.__closure__ or ()))
         closure = tuple(cells[n] for n in entry.code.co_freevars)
         target.__globals__[alias] = self.graph
-        finalize(self, target.__globals__.pop, alias, None)
+        finalize(self, target.__globals__.pop, alias, None).atexit = False
         self.run = FunctionType(entry.code.replace(co_names=names), target.__globals__, closure=closure)
 
     @property
