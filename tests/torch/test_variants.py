@@ -59,6 +59,14 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], tuple[Any, ...]], dict
     "lengths": (lambda: Block().eval(), lambda n: (torch.randn(2, 3 + n, 8),), {}),
     "an int": (lambda: lambda x, n: x * n + n, lambda n: (torch.randn(3), n), {}),
     "an int in an index": (lambda: lambda x, n: x[n:] * 2, lambda n: (torch.randn(24, 2), n), {}),
+    "an int that a size follows from": (
+        lambda: lambda x, n: x.repeat(n + 1), lambda n: (torch.randn(3), n), {},
+    ),
+    "ints below 0 that a size follows from": (
+        lambda: lambda x, n: x.repeat(n + 4),
+        lambda n: (torch.randn(3), n % 4 - 2),
+        {"planish.compile": 3, "torch.compile": 3},
+    ),
     "a learning rate": (
         lambda: lambda p, g, rate: p - rate * g,
         lambda n: (torch.randn(3), torch.randn(3), 0.1 * 0.9**n),

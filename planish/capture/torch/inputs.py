@@ -60,6 +60,7 @@ class Inputs:
         if is_tensor(value):
             return self._tensor(index, node, value)
         if is_symbolic_int(value):
+            guard_size(node, value)
             dim = self.sizes.dim(value)
             if isinstance(dim, Expr) and str(dim) in self.sizes.symbols:
                 self.places.setdefault(str(dim), (index, None))
@@ -145,3 +146,15 @@ class Inputs:
                 return make_node(get_op("size"), (), attributes)
             self.integers[name] = self._add(name, TensorType(INT64), NumberFeed(index, "int64"))
         return self.integers[name]
+
+
+def guard_size(placeholder: Any, number: Any) -> None:
+    """Have an int argument that sizes of tensors follow from guarded to be no less than 0: then it can be a
+    size of the program. A negative one is a constant; a call with another is captured anew."""
+    node = number.node
+    if not node.expr.is_Symbol or node.hint is None:
+        return
+    values = (n.meta.get("val") for n in placeholder.graph.nodes)
+    shapes = (value.shape for value in values if is_tensor(value))
+    if any(is_symbolic_int(size) and node.expr in size.node.expr.free_symbols for s in shapes for size in s):
+        int(number) if node.hint < 0 else bool(number >= 0)
