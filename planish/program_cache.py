@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,9 @@ class Stored:
     summary: Summary
 
 
+TELLING = ("passes", "fusion", "rewrite")  # the channels of what a compile does
+
+
 class ProgramEntry:
     """The place of one graph in the cache. `kind` tells what becomes of the graph, `options` all that may
     change it, as plain values; `looks` is to watch the compile of what `find` has not found.
@@ -74,6 +78,7 @@ class ProgramEntry:
         form = [encoder.graph(graph), encode(target), sorted(hint.items()), encode(tuple(options))]
         digest = hashlib.sha256(json.dumps(form).encode()).hexdigest()
         self.key = f"{kind} {digest} {program_version()}"
+        self.name = f"program {digest[:12]}"
         self.given = tuple(encoder.given)
         self.looks = Looks(encoder.given)
         self.cache = default_cache()
@@ -85,12 +90,12 @@ class ProgramEntry:
             for variant in self._variants():
                 reader = _Reader(variant, self.given)
                 if reader.guards_hold():
-                    log.info("program hit %s", self.key[:24])
+                    log.info("hit %s", self.name)
                     return reader.stored()
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, Unfit, EncodingError) as error:
-            log.info("program %s is no entry: %r", self.key[:24], error)
+            log.info("corrupt %s: %r", self.name, error)
             self.cache.drop(self.key)
-        log.info("program miss %s", self.key[:24])
+        log.info("miss %s", self.name)
         return None
 
     def put(self, stored: Stored) -> None:
@@ -98,7 +103,7 @@ class ProgramEntry:
         try:
             made = _Writer(self.looks).variant(stored)
         except (EncodingError, Unfit) as error:
-            channel("cache").info("program %s is not stored: %s", self.key[:24], error)
+            channel("cache").info("%s is not stored: %s", self.name, error)
             return
         kept = [v for v in self._known_variants() if v["guards"] != made["guards"]]
         self.cache.put(self.key, json.dumps([made, *kept][:VARIANTS], separators=(",", ":")).encode())
@@ -119,9 +124,9 @@ class ProgramEntry:
 
 def entry_of(graph: Graph, kind: str, options: Sequence[Any], target: Target,
              hint: Mapping[str, int]) -> ProgramEntry | None:
-    """The place of a graph in the cache; None where every compile is to be seen (PLANISH_TRACE), and for
-    graphs that have no form."""
-    if knobs.trace:
+    """The place of a graph in the cache; None where every compile is to be seen (PLANISH_TRACE, the logs of
+    what a compile does), and for graphs that have no form."""
+    if knobs.trace or any(channel(name).isEnabledFor(logging.INFO) for name in TELLING):
         return None
     try:
         return ProgramEntry(graph, kind, options, target, hint)

@@ -146,7 +146,8 @@ class Tile:
     def operand(self, k: int, *index: Dim) -> Scalar:
         """As float32, or bool."""
         node = self.node.operands[k]
-        whole = (*self.w.point, *index)[-node.ndim:]
+        whole = (*self.w.point, *index)
+        whole = whole[len(whole) - node.ndim:]
         place = tuple(0 if d == 1 else i for d, i in zip(node.shape, whole, strict=True))
         value = self.w.scalars.at(node, place)
         return value if value.dtype is BOOL else cast_to(value, FLOAT32)
