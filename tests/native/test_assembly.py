@@ -11,7 +11,7 @@ import pytest
 
 from planish.codegen.llvm.host import Target, aarch64
 from planish.codegen.llvm.native import NativeCode
-from planish.ir import Graph, constant, input_node
+from planish.ir import Graph, Node, constant, input_node
 from planish.ops.rules import ops
 from planish.schedule.contraction import UNROLL
 from planish.schedule.steps import even_size
@@ -83,6 +83,19 @@ def test_a_tile_with_rows_apart_stays_in_registers(target: Target) -> None:
     loop = hottest(code)
     assert count(MULTIPLY_ADD[target.isa], loop) == tile.rows * tile.vectors * UNROLL
     assert count(STACK, loop) == 0
+
+
+def gelu_chain(x: Node) -> Node:
+    return x * 0.5 * (ops.tanh((x + x * x * x * 0.04) * 0.8) + 1.0)
+
+
+@pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.isa)
+def test_constants_of_an_epilogue_take_no_register_of_a_tile(target: Target) -> None:
+    """512 rows are tiles of two heights: the constants of two epilogues."""
+    x = input_node("x", TensorType(FLOAT32, (512, 256)))
+    weights = constant(np.random.default_rng(0).standard_normal((256, 256)), FLOAT32)
+    code = code_for(target, Graph((x,), (gelu_chain(ops.matmul(x, weights)),)))
+    assert count(STACK, hottest(code)) == 0
 
 
 def test_neon_multiplies_by_element() -> None:

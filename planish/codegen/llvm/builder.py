@@ -113,6 +113,17 @@ class Builder:
     def do(self, text: str) -> None:
         self.lines.append(f"  {text}")
 
+    def free_registers(self, vector_bytes: int) -> None:
+        """No value is kept in a vector register past this point: what comes next needs them all. (LLVM moves
+        the constants of an inner loop out of all loops around it, and rather spills sums than load them
+        again.)"""
+        if "x86" in self.module.triple:
+            names = [f"xmm{i}" for i in range(32 if vector_bytes == 64 else 16)]
+        else:
+            names = [f"v{i}" for i in range(32)]
+        clobbers = ",".join(f"~{{{name}}}" for name in names)
+        self.do(f'call void asm sideeffect "", "{clobbers}"()')
+
     # --- literals and vectors
 
     def const(self, type_: str, number: float | int | bool) -> Value:

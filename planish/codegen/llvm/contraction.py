@@ -250,6 +250,7 @@ class TileWriter(LoopWriter):
         left = [r.pointer for r in rows]
         right = self.panel_pointers(panel, column, at_once)
         masks = self.column_masks(column) if partial else [None] * self.tile.vectors
+        self.b.free_registers(self.tile.lanes * self.size)
         totals = self.sums(left, right, at_once, masks)
         if partial:
             self.keep(totals)
