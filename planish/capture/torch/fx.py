@@ -49,7 +49,7 @@ def is_symbolic_number(value: Any) -> bool:
 
 def used_results(node: Any) -> list[int]:
     """Which of a call's results something uses; the first where nothing does."""
-    values = flat(node.meta["val"])
+    values = flat(node.meta.get("val"))
     users = list(node.users)
     if not users or not all(user.target is operator.getitem for user in users):
         return [i for i, value in enumerate(values) if value is not None] or [0]
