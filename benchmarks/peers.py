@@ -88,8 +88,9 @@ def prepare_planish_torch(workload: Workload, threads: int) -> Ready:
     import torch
 
     import planish
+    from planish.torch import backend
     planish.set_num_threads(threads)
-    through = (lambda m: torch.compile(m, backend="planish")) if workload.trains else planish.compile
+    through = (lambda m: torch.compile(m, backend=backend)) if workload.trains else planish.compile
     return prepare_torch(workload, threads, through)
 
 
