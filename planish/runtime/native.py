@@ -24,9 +24,9 @@ from planish.runtime.blob import Blob
 from planish.runtime.link import link
 from planish.runtime.loader import RUNTIME_NAMES, LoadedCode
 
-# How long a waiter spins before it sleeps: much longer than a sleeper takes to wake (15 us on bare metal,
-# 70 to 150 us on a halted virtual CPU). Were it shorter, one late thread would send the other to sleep, whose
-# waking is late for the next barrier, and a program of many barriers would stay in that state.
+# How long a waiter spins before it sleeps: much longer than a sleeper takes to wake, 15 us on bare metal and
+# more on a virtual CPU. With 50 us a late thread sent the other to sleep, whose waking was late for the next
+# barrier, and a program of many barriers stayed in that state.
 SPIN_SECONDS = 500e-6
 _PROVIDED = ("planish_parallel", "planish_barrier")
 _METH_FASTCALL, _METH_KEYWORDS = 0x80, 0x02
