@@ -115,8 +115,10 @@ def _kernels() -> tuple[dict[str, Kernel], llvm.ExecutionEngine]:
 
 
 def _aligned(bytes_: int) -> np.ndarray:
-    """Touched memory at an address that any vector may use, as float32."""
-    raw = np.zeros(bytes_ + 64, np.uint8)
+    """Touched memory at an address that any vector may use, as float32. Zeros that nobody wrote would all be
+    read from one page."""
+    raw = np.empty(bytes_ + 64, np.uint8)
+    raw.fill(0)
     start = -raw.ctypes.data % 64
     return raw[start:start + bytes_].view(np.float32)
 
