@@ -77,7 +77,7 @@ def flatten(value: Any) -> tuple[list[Any], Tree]:
 def _flatten(value: Any, leaves: list[Any]) -> Tree:
     if value is None:
         return NONE
-    parts = _parts(value)
+    parts = parts_of(value)
     if parts is None:
         leaves.append(value)
         return LEAF
@@ -85,7 +85,7 @@ def _flatten(value: Any, leaves: list[Any]) -> Tree:
     return Tree(type(value), keys, tuple(_flatten(child, leaves) for child in children))
 
 
-def _parts(value: Any) -> tuple[tuple[Any, ...], Sequence[Any]] | None:
+def parts_of(value: Any) -> tuple[tuple[Any, ...], Sequence[Any]] | None:
     """Keys and children of a container, or None for a leaf. Subclasses of dict with their own making are
     leaves."""
     kind = type(value)

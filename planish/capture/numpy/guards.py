@@ -11,18 +11,53 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter, is_
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from planish.capture.numpy.tracer import digest
-from planish.capture.pytree import flatten
+from planish.capture.pytree import flatten, parts_of
 
 DEPTH = 4  # objects within objects that are looked into
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
 _MISSING = object()
 _FOREIGN = {"numpy", "planish", "builtins", *sys.stdlib_module_names}
+
+
+_is_writeable = attrgetter("flags.writeable")
+
+
+class Container:
+    """A container as it was: its leaves, and of every list and dict in it the children, which are looked at
+    first. They are what can change: a tuple that is the same one has the same children."""
+
+    def __init__(self, value: Any, name: str):
+        self.value, self.name = value, name
+        self.leaves, self.tree = flatten(value)
+        self.parts: list[tuple[Any, tuple[Any, ...]]] = []
+        self.is_plain = self._look(value)
+
+    def _look(self, value: Any) -> bool:
+        """Enter the lists and dicts; False if something else in it may change."""
+        found = parts_of(value)
+        if found is None:
+            return True
+        keys, children = found
+        if type(value) is dict:
+            self.parts += [(value, keys), (value.values(), tuple(children))]
+        elif type(value) is list:
+            self.parts.append((value, tuple(children)))
+        elif not isinstance(value, tuple):
+            return False
+        return all(map(self._look, children))
+
+    def holds(self) -> bool:
+        if self.is_plain and all(len(now) == len(old) and all(map(is_, now, old)) for now, old in self.parts):
+            return True
+        now, tree = flatten(self.value)
+        return tree == self.tree and all(map(_same, self.leaves, now))
 
 
 @dataclass
@@ -32,7 +67,7 @@ class Guards:
 
     entries: list[tuple[Mapping[Any, Any], Any, Any, str]] = field(default_factory=list)
     cells: list[tuple[CellType, Any, str]] = field(default_factory=list)
-    containers: list[tuple[Any, Any, list[Any], str]] = field(default_factory=list)
+    containers: list[Container] = field(default_factory=list)
     frozen: list[np.ndarray] = field(default_factory=list)
     contents: list[tuple[np.ndarray, int]] = field(
         default_factory=list
@@ -49,10 +84,9 @@ class Guards:
         for cell, old, _ in self.cells:
             if cell.cell_contents is not old and not _same(old, cell.cell_contents):
                 return False
-        for value, tree, leaves, _ in self.containers:
-            if not _same_container(value, tree, leaves):
-                return False
-        if any(a.flags.writeable for a in self.frozen):
+        if not all(container.holds() for container in self.containers):
+            return False
+        if any(map(_is_writeable, self.frozen)):
             return False
         return all(digest(array) == old for array, old in self.contents)
 
@@ -65,9 +99,9 @@ class Guards:
         for cell, old, name in self.cells:
             if not _same(old, cell.cell_contents):
                 return name, _show(old), _show(cell.cell_contents)
-        for value, tree, leaves, name in self.containers:
-            if not _same_container(value, tree, leaves):
-                return name, "its elements at capture", "others"
+        for container in self.containers:
+            if not container.holds():
+                return container.name, "its elements at capture", "others"
         for array in self.frozen:
             if array.flags.writeable:
                 return self.arrays.get(id(array), "an array"), "frozen", "writeable"
@@ -80,7 +114,7 @@ class Guards:
         """A line for each thing that is guarded."""
         lines = [f"{name} is {_show(old)}" for _, _, old, name in self.entries]
         lines += [f"{name} is {_show(old)}" for _, old, name in self.cells]
-        lines += [f"{name} has the elements it had" for *_, name in self.containers]
+        lines += [f"{c.name} has the elements it had" for c in self.containers]
         lines += [f"{self.arrays.get(id(a), 'an array')} is frozen" for a in self.frozen]
         lines += [f"{self.arrays.get(id(a), 'an index array')} has its content" for a, _ in self.contents]
         return lines
@@ -92,11 +126,6 @@ class Guards:
 
 def _same(old: Any, new: Any) -> bool:
     return old is new or (type(old) is type(new) and isinstance(old, _PLAIN) and bool(old == new))
-
-
-def _same_container(value: Any, tree: Any, leaves: list[Any]) -> bool:
-    now, tree_now = flatten(value)
-    return tree_now == tree and all(map(_same, leaves, now))
 
 
 def _show(value: Any) -> str:
@@ -182,9 +211,9 @@ class _Walk:
         return True
 
     def container(self, value: Any, names: tuple[str, ...], depth: int, name: str) -> None:
-        leaves, tree = flatten(value)
-        self.guards.containers.append((value, tree, leaves, name))
-        for leaf, path in zip(leaves, tree.paths(name)):
+        container = Container(value, name)
+        self.guards.containers.append(container)
+        for leaf, path in zip(container.leaves, container.tree.paths(name)):
             if depth < DEPTH:
                 self.value(leaf, names, depth + 1, path)
 

@@ -267,6 +267,32 @@ def test_closures_are_guarded() -> None:
     assert f.traces == 2
 
 
+def test_containers_are_guarded_at_every_depth() -> None:
+    settings = {"layers": [(2.0, [np.ones(4, np.float32)]), (3.0, [])], "shift": 1.0}
+
+    def apply(x: Any) -> Any:
+        for factor, weights in settings["layers"]:
+            x = x * factor + sum(weights)
+        return x + settings["shift"]
+
+    f = library(apply)
+    changes: list[Callable[[], Any]] = [
+        lambda: settings["layers"][0][1].append(np.full(4, 3, np.float32)),
+        lambda: settings["layers"].pop(),
+        lambda: settings.update(shift=5.0),
+        lambda: settings["layers"].__setitem__(0, (7.0, settings["layers"][0][1])),
+        lambda: settings["layers"][0][1].__setitem__(0, np.full(4, 9, np.float32)),
+    ]
+    for count, change in enumerate([lambda: None, *changes], 1):
+        change()
+        np.testing.assert_allclose(f(X), apply(X), rtol=1e-6)
+        f(X)
+        assert f.traces == count
+    settings["shift"] = float("5.0")  # an equal number is the same number
+    f(X)
+    assert f.traces == count
+
+
 def test_writeable_arrays_are_read_at_every_call_and_frozen_ones_folded(strategy: str) -> None:
     weight, frozen = np.ones((4, 2), np.float32), planish.freeze(np.full(2, 3, np.float32))
     assert not frozen.flags.writeable
