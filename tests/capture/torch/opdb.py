@@ -12,31 +12,36 @@ Each sample is run in eager and compiled (see opdb_sample.py), and counted as
     failed     any other error
     skipped    eager itself fails, or the sample is sparse
 
-`--samples N` takes N of an operator's samples, evenly from its whole list (0: all). `--json FILE` adds the
-outcomes to a file, from which opdb_table.py writes the tables of docs/torch.md.
+`--samples N` takes N of an operator's samples, evenly from its whole list (0: all). `--together N` compiles N
+samples as one program, which takes less time; where that fails in any way, each is compiled and judged alone.
+`--json FILE` adds the outcomes to a file, from which opdb_table.py writes the tables of docs/torch.md. An
+operator that ends the process, or takes more than `--hung` seconds, stands in the file as failed: start again
+with `--resume`, and the rest is done.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import re
 import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import opdb_sample
 import torch
-from opdb_sample import Skip, Wrong, first_line, run_gradient, run_sample
+from opdb_sample import Case, GradientCase, Skip, ValueCase, Wrong, first_line
 from opdb_table import Outcome, load, save, summary
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo import core
 
 from planish.errors import PlanishError, UnsupportedDType, UnsupportedOp
-from planish.torch.settings import settings_of
+from planish.torch.settings import Settings, settings_of
 
 
 class TookTooLong(BaseException):
@@ -55,10 +60,9 @@ def short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def run_op(op: Any, dtype: torch.dtype, options: argparse.Namespace) -> Outcome:
-    """Every chosen sample of one operator in one dtype."""
-    outcome = Outcome(full_name(op), short(dtype) + (" gradients" if options.grad else ""))
-    run = run_gradient if options.grad else run_sample
+def run_op(op: Any, dtype: torch.dtype, options: argparse.Namespace) -> Outcome | None:
+    """Every chosen sample of one operator in one dtype; None where there are more than wanted."""
+    outcome = outcome_of(op, dtype, options)
     settings = settings_of(None, {"strategy": options.strategy, "host": not options.no_host})
     torch.manual_seed(0)
     try:
@@ -66,16 +70,74 @@ def run_op(op: Any, dtype: torch.dtype, options: argparse.Namespace) -> Outcome:
     except Exception as error:
         outcome.count("skipped", f"samples: {first_line(error)}")
         return outcome
-    for number in spread(len(samples), options.samples):
-        trace = opdb_sample.start_trace()
-        kind, reason, why = judged(lambda s=samples[number]: run(op, s, settings), options.seconds)
-        outcome.count(kind, reason)
-        outcome.hosts += trace.hosts
-        outcome.breaks += trace.breaks
-        if options.verbose and kind in ("wrong", "failed"):
-            print(f"--- {outcome.op} {outcome.dtype} sample {number}: {kind}: {reason}\n{samples[number]}")
-            traceback.print_exception(why)
+    if 0 < options.at_most < len(samples):
+        return None
+    numbers = spread(len(samples), options.samples)
+    with watched(outcome, options):
+        for start in range(0, len(numbers), options.together):
+            group = numbers[start : start + options.together]
+            run_group(op, {n: samples[n] for n in group}, settings, outcome, options)
     return outcome
+
+
+def outcome_of(op: Any, dtype: torch.dtype, options: argparse.Namespace) -> Outcome:
+    return Outcome(full_name(op), short(dtype) + (" gradients" if options.grad else ""))
+
+
+def run_group(
+    op: Any, samples: Mapping[int, Any], settings: Settings, outcome: Outcome, options: argparse.Namespace
+) -> None:
+    """Samples compiled as one program; where that goes wrong, each alone."""
+    cases: dict[int, Case] = {}
+    kind_of_case = GradientCase if options.grad else ValueCase
+
+    def prepare(number: int) -> None:
+        cases[number] = kind_of_case(op, samples[number])
+
+    for number in samples:
+        kind, reason, _ = judged(lambda n=number: prepare(n), options.seconds)
+        if kind != "correct":
+            outcome.count(kind, reason)
+    why = together(list(cases.values()), settings, outcome, options) if len(cases) > 1 else "one sample"
+    if why:
+        kinds = {alone(n, case, settings, outcome, options) for n, case in cases.items()}
+        if isinstance(why, Wrong) and kinds == {"correct"}:
+            outcome.count("wrong", f"beside other samples only: {reason_of(why)}")
+
+
+def together(
+    cases: Sequence[Case], settings: Settings, outcome: Outcome, options: argparse.Namespace
+) -> BaseException | str | None:
+    """Counts the samples where all of them are correct; else why not."""
+    trace = opdb_sample.start_trace()
+
+    def run() -> None:
+        results = type(cases[0]).together(cases, settings)
+        if not trace.is_random:
+            for case, of in zip(cases, results):
+                case.judge(of)
+
+    kind, _, error = judged(run, options.seconds)
+    if kind != "correct" or trace.is_random:
+        return error or "random numbers"
+    outcome.counts["correct"] += len(cases)
+    outcome.hosts += trace.hosts
+    return None
+
+
+def alone(
+    number: int, case: Case, settings: Settings, outcome: Outcome, options: argparse.Namespace
+) -> str:
+    """What comes out for one sample, counted."""
+    trace = opdb_sample.start_trace()
+    kind, reason, why = judged(lambda: case.judge(case.alone(settings)), options.seconds)
+    outcome.count(kind, reason)
+    outcome.hosts += trace.hosts
+    outcome.breaks += trace.breaks
+    if options.verbose and kind in ("wrong", "failed"):
+        print(f"--- {outcome.op} {outcome.dtype} sample {number}: {kind}: {reason}\n{case.tensors}")
+        traceback.print_exception(why)
+    return kind
 
 
 def spread(count: int, wanted: int) -> list[int]:
@@ -104,11 +166,15 @@ def kind_of(error: BaseException) -> tuple[str, str]:
     if isinstance(error, Skip):
         return "skipped", first_line(error)
     if isinstance(error, Wrong):
-        return "wrong", " ".join(str(error).split())[:160]
+        return "wrong", reason_of(error)
     refusal = error if isinstance(error, PlanishError) else error.__cause__
     if isinstance(refusal, (UnsupportedOp, UnsupportedDType)):
         return "refused", missing_of(refusal)
     return "failed", f"{type(error).__name__}: {first_line(error)}"
+
+
+def reason_of(error: Wrong) -> str:
+    return " ".join(str(error).split())[:160]
 
 
 def missing_of(error: BaseException) -> str:
@@ -137,7 +203,23 @@ def run_all(options: argparse.Namespace) -> Iterator[Outcome]:
             dtype = getattr(torch, name)
             unfit = dtype not in op.supported_dtypes("cpu") or (options.grad and not op.supports_autograd)
             if not unfit and (full_name(op), name + suffix) not in done:
-                yield run_op(op, dtype, options)
+                outcome = run_op(op, dtype, options)
+                if outcome is not None:
+                    yield outcome
+
+
+@contextmanager
+def watched(outcome: Outcome, options: argparse.Namespace) -> Iterator[None]:
+    """The file says that the operator ended the process, until it has not."""
+    if options.json:
+        fatal = Outcome(outcome.op, outcome.dtype)
+        fatal.count("failed", "it ended the process, or hung")
+        save(options.json, [*load(options.json), fatal])
+    faulthandler.dump_traceback_later(options.hung, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def show(outcome: Outcome) -> None:
@@ -154,7 +236,10 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ops", default="", help="operators by name, or by the part before a dot")
     parser.add_argument("--dtypes", default="float32")
     parser.add_argument("--samples", type=int, default=4, help="samples per operator and dtype; 0: all")
+    parser.add_argument("--at-most", type=int, default=0, help="leave operators with more samples")
+    parser.add_argument("--together", type=int, default=1, help="samples compiled as one program")
     parser.add_argument("--seconds", type=int, default=60, help="time limit per sample")
+    parser.add_argument("--hung", type=int, default=3600, help="time limit per operator: the process ends")
     parser.add_argument("--strategy", default="native", choices=("native", "library"))
     parser.add_argument("--no-host", action="store_true", help="refuse what torch would have to run")
     parser.add_argument("--grad", action="store_true", help="gradients instead of values")
@@ -168,6 +253,7 @@ def main() -> int:
     options = parsed()
     warnings.simplefilter("ignore")
     core.extract_test_fn = lambda: None  # it walks the stack for every list of samples
+    torch.cuda.manual_seed_all = lambda seed: None  # it keeps the stack for every sample
     outcomes = []
     for outcome in run_all(options):
         outcomes.append(outcome)

@@ -1,17 +1,19 @@
-"""One sample of torch's operator database: run in eager and compiled, and judged.
+"""Samples of torch's operator database: run in eager and compiled, and judged.
 
 In: an operator's sample and settings. Out: nothing; raises `Skip` (the sample says nothing about planish),
 `Wrong` (a result is not eager's), or what compiling and running raised. `TRACE` keeps how it went: the host
 ops and the graph breaks.
 
-A sample is traced as AOTAutograd does, without Dynamo, which is faster. Where values
-decide what is computed), it goes through torch.compile, as with a user: what breaks the graph runs in eager.
+A sample is traced as AOTAutograd does, without Dynamo, which is faster. Where that fails (values decide
+what is computed), it goes through torch.compile, as with a user: what breaks the graph runs in eager. Several
+samples can be compiled as one program, which takes less time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ UNSPECIFIED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_em
 TIED = ("sort", "topk", "kthvalue", "mode")  # of equal elements, any index will do
 
 Function = Callable[..., list[Any]]
+Results = list[Any]
 
 
 class Skip(Exception):
@@ -57,44 +60,102 @@ def start_trace() -> Trace:
     return TRACE
 
 
-def run_sample(op: Any, sample: Any, settings: Settings) -> None:
-    """The results of a call. Raises what is not correct."""
-    function, tensors = flat_function(op, sample)
-    refuse_layouts(tensors)
-    with torch.no_grad():
-        expected = eager(function, copies(tensors))
-        refuse_layouts(expected)
-        results = compiled_results(function, tensors, settings)
-    reference = None if op.name in UNSPECIFIED or TRACE.is_random else lambda: in_float64(function, tensors)
-    if reference is None and TRACE.breaks and not draws(function, tensors):
-        reference = lambda: in_float64(function, tensors)  # noqa: E731
-    if op.name in TIED:
-        if not picks(tensors[0], *results):
-            raise Wrong("indices of other elements")
-        results, expected = results[:1], expected[:1]
-    if op.name == "argsort":
-        if not same_order(tensors[0], results[0], expected[0]):
-            raise Wrong("indices in another order")
-        return
-    compare(results, expected, reference)
+class ValueCase:
+    """A sample's call, and its results in eager. Raises Skip."""
+
+    def __init__(self, op: Any, sample: Any):
+        self.name, (self.function, self.tensors) = op.name, flat_function(op, sample)
+        refuse_layouts(self.tensors)
+        with torch.no_grad():
+            self.expected = eager(self.function, copies(self.tensors))
+        refuse_layouts(self.expected)
+        self.count = len(self.expected)
+
+    def alone(self, settings: Settings) -> Results:
+        """The results of the compiled call."""
+        with torch.no_grad():
+            return compiled_results(self.function, self.tensors, settings)
+
+    @staticmethod
+    def together(cases: Sequence[ValueCase], settings: Settings) -> list[Results]:
+        """The results of all these calls from one program."""
+        function, tensors = joined(cases)
+        with torch.no_grad():
+            graph = traced(function, copies(tensors))
+            return parts(compiled(graph, settings)(copies(tensors)), [c.count for c in cases])
+
+    def judge(self, results: Results) -> None:
+        """Raises Wrong."""
+        expected, wide = self.expected, lambda: in_float64(self.function, self.tensors)
+        reference = None if self.name in UNSPECIFIED or TRACE.is_random else wide
+        if reference is None and TRACE.breaks and not draws(self.function, self.tensors):
+            reference = wide
+        if self.name in TIED:
+            if not picks(self.tensors[0], *results):
+                raise Wrong("indices of other elements")
+            results, expected = results[:1], expected[:1]
+        if self.name == "argsort":
+            if not same_order(self.tensors[0], results[0], expected[0]):
+                raise Wrong("indices in another order")
+            return
+        compare(results, expected, reference)
 
 
-def run_gradient(op: Any, sample: Any, settings: Settings) -> None:
-    """The gradients of a weighted sum of the results, for every operand that has one."""
-    function, tensors = flat_function(op, sample)
-    refuse_layouts(tensors)
-    if not any(t.requires_grad for t in tensors):
-        raise Skip("no operand requires a gradient")
-    try:
-        expected = gradients(function, tensors)
-    except Skip:
-        raise
-    except Exception as error:
-        raise Skip(f"eager: {error}") from error
-    refuse_layouts(expected)
-    results = compiled_gradients(function, tensors, settings)
-    is_random = TRACE.is_random or (TRACE.breaks and draws(function, tensors))
-    compare(results, expected, None if is_random else lambda: gradients(function, tensors, wide=True))
+class GradientCase:
+    """A sample's call, and in eager the gradients of a weighted sum of its results, for every operand that
+    has one. Raises Skip."""
+
+    def __init__(self, op: Any, sample: Any):
+        self.function, self.tensors = flat_function(op, sample)
+        refuse_layouts(self.tensors)
+        if not any(t.requires_grad for t in self.tensors):
+            raise Skip("no operand requires a gradient")
+        counts: list[int] = []
+        try:
+            self.expected = gradients(self.function, self.tensors, counts)
+        except Skip:
+            raise
+        except Exception as error:
+            raise Skip(f"eager: {error}") from error
+        refuse_layouts(self.expected)
+        (self.count,) = counts
+
+    def alone(self, settings: Settings) -> Results:
+        try:
+            return compiled_gradients(self.function, self.tensors, settings)
+        except PlanishError:
+            raise
+        except Exception:
+            return gradients(by_dynamo(self.function, settings), self.tensors)
+
+    @staticmethod
+    def together(cases: Sequence[GradientCase], settings: Settings) -> list[Results]:
+        found = compiled_gradients(*joined(cases), settings, [c.count for c in cases])
+        return parts(found, [len(c.expected) for c in cases])
+
+    def judge(self, results: Results) -> None:
+        is_random = TRACE.is_random or (TRACE.breaks and draws(self.function, self.tensors))
+        exact = None if is_random else lambda: gradients(self.function, self.tensors, wide=True)
+        compare(results, self.expected, exact)
+
+
+Case = ValueCase | GradientCase
+
+
+def joined(cases: Sequence[Case]) -> tuple[Function, list[Any]]:
+    """One function of all their tensors that gives all their results."""
+    counts = [len(c.tensors) for c in cases]
+
+    def function(*tensors: Any) -> list[Any]:
+        return [r for c, of in zip(cases, parts(tensors, counts)) for r in c.function(*of)]
+
+    return function, [t for c in cases for t in c.tensors]
+
+
+def parts(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
+    """A sequence cut into runs of these lengths."""
+    ends = list(accumulate(counts))
+    return [list(values[end - count : end]) for end, count in zip(ends, counts)]
 
 
 def flat_function(op: Any, sample: Any) -> tuple[Function, list[Any]]:
@@ -209,14 +270,24 @@ def same_bits(a: Any, b: Any) -> bool:
 # --- gradients, compiled
 
 
-def gradients(of: Function, tensors: Sequence[Any], wide: bool = False) -> list[Any]:
+def gradients(
+    of: Function, tensors: Sequence[Any], counts: list[int] | None = None, wide: bool = False
+) -> list[Any]:
+    """The gradients of the results' weighted sum. `counts`: where one function makes several calls, how many
+    results each has: the weights begin anew with each; an empty list is told the number of results."""
     given = [fresh(t, wide) for t in tensors]
-    outputs = [o for o in of(*given) if isinstance(o, torch.Tensor) and o.requires_grad]
+    results = of(*given)
+    if counts is not None and not counts:
+        counts.append(len(results))
+    outputs, weights = [], []
+    for part in parts(results, counts or [len(results)]):
+        kept = [o for o in part if isinstance(o, torch.Tensor) and o.requires_grad]
+        refuse_layouts(kept)
+        torch.manual_seed(0)
+        outputs += kept
+        weights += [weight_of(o) for o in kept]
     if not outputs:
         raise Skip("no result requires a gradient")
-    refuse_layouts(outputs)
-    torch.manual_seed(0)
-    weights = [weight_of(o) for o in outputs]
     wanted = [g for g in given if g.requires_grad]
     return list(torch.autograd.grad(outputs, wanted, weights, allow_unused=True))
 
@@ -226,7 +297,10 @@ def weight_of(output: Any) -> Any:
     return torch.randn(output.shape, dtype=dtype).to(output.dtype)
 
 
-def compiled_gradients(function: Function, tensors: Sequence[Any], settings: Settings) -> list[Any]:
+def compiled_gradients(
+    function: Function, tensors: Sequence[Any], settings: Settings, counts: list[int] | None = None
+) -> list[Any]:
+    """Through AOTAutograd. What planish raises is raised as it is."""
     from functorch.compile import min_cut_rematerialization_partition
     from torch._functorch.aot_autograd import aot_function
 
@@ -242,11 +316,11 @@ def compiled_gradients(function: Function, tensors: Sequence[Any], settings: Set
     partition = min_cut_rematerialization_partition
     wrapped = aot_function(function, compiler, compiler, partition, decompositions())
     try:
-        return gradients(wrapped, tensors)
+        return gradients(wrapped, tensors, counts)
     except Exception:
         if failed:
             raise failed[0] from None
-        return gradients(by_dynamo(function, settings), tensors)
+        raise
 
 
 def fresh(tensor: Any, wide: bool) -> Any:
