@@ -27,6 +27,7 @@ from planish.codegen.llvm.builder import Builder, Loop, Module, Value
 from planish.runtime.tables import (
     ANSWERS,
     NORMALISE_FAILED,
+    OPENMP,
     PARALLEL,
     RELEASE_GIL,
     UNWRAP,
@@ -103,7 +104,12 @@ def _write_run(module: Module) -> None:
     own = field(b, ProgramTable, program, "threads")
     of_process = b.load("i64", Value("ptr", "@planish_threads"), 8)
     threads = b.select(is_(b, "eq", own, ZERO), of_process, own)
-    b.call("planish_parallel", "void", [Value("ptr", "@planish_pool"), body, frame, threads])
+    arguments = [Value("ptr", "@planish_pool"), body, frame, threads]
+    among_others = b.when(has_flag(b, program, OPENMP))
+    b.call("planish_parallel_openmp", "void", arguments)
+    b.ret()
+    b.place(among_others.exit)
+    b.call("planish_parallel", "void", arguments)
     b.ret()
     b.place(parallel.exit)
     b.do(f"call void {body.name}(ptr {frame.name}, i64 0, i64 1)")

@@ -19,7 +19,7 @@ import numpy as np
 
 from planish.codegen.llvm.version import generator_version
 from planish.errors import LinkError
-from planish.runtime import cache, entry, memory, packing, pool, tables, tensors, threads
+from planish.runtime import cache, entry, memory, openmp, packing, pool, tables, tensors, threads
 from planish.runtime.blob import Blob
 from planish.runtime.link import link
 from planish.runtime.loader import RUNTIME_NAMES, LoadedCode
@@ -78,6 +78,13 @@ class Runtime:
     def parallel(self, body: int, frame: int, count: int) -> None:
         """Run a native body on `count` threads, without the interpreter's lock."""
         self._call("planish_parallel", *map(ctypes.c_void_p, (self.pool, body, frame)), ctypes.c_int64(count))
+
+    def join_openmp(self) -> None:
+        """From now on programs marked so (tables.OPENMP) run on the threads of the OpenMP library that the
+        process has loaded, if it has."""
+        if found := openmp.addresses():
+            place = self.code.address("planish_openmp")
+            (ctypes.c_void_p * len(found)).from_address(place)[:] = list(found)
 
     def read_tensors(self, functions: tuple[int, int], types: tuple[type, type]) -> None:
         """Let builtins take tensors. `functions`: addresses of DLPack's dltensor_from_py_object_no_sync and
@@ -156,9 +163,10 @@ def runtime_blob(machine: str | None = None, head: int = object.__basicsize__) -
 def _generate(machine: str, head: int) -> Blob:
     from planish.codegen.llvm.emit import emit_object
 
-    modules = (pool.ir(machine), memory.ir(machine), entry.ir(machine, head),
-               tensors.ir(machine, head), packing.ir(pool.WORDS[machine].triple))
-    return link([emit_object(text, pool.WORDS[machine].triple, passes="full") for text in modules])
+    triple = pool.WORDS[machine].triple
+    modules = (pool.ir(machine), openmp.ir(triple), memory.ir(machine), entry.ir(machine, head),
+               tensors.ir(machine, head), packing.ir(triple))
+    return link([emit_object(text, triple, passes="full") for text in modules])
 
 
 def _numpy_table() -> ctypes.Array[ctypes.c_void_p]:

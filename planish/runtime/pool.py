@@ -110,6 +110,7 @@ done:
 _POOL = """\
 @planish_pool = global [{pool_bytes} x i8] zeroinitializer, align 128
 @planish_threads = global i64 1, align 8
+@planish_openmp = external global [3 x ptr]
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_detach(i64)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
@@ -294,6 +295,7 @@ entry:
   call void @llvm.memset.p0.i64(ptr align 128 @planish_pool, i8 0, i64 {spins}, i1 false)
   %slots = getelementptr i8, ptr @planish_pool, i64 {slots}
   call void @llvm.memset.p0.i64(ptr align 128 %slots, i8 0, i64 {slots_bytes}, i1 false)
+  store ptr null, ptr @planish_openmp, align 8
   ret void
 }}
 

@@ -46,6 +46,12 @@ class NativeProgram:
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         return self.call(*arrays, **named)
 
+    def use_openmp(self) -> None:
+        """Run on the threads of the process's OpenMP library, if one is loaded: for programs that take turns
+        with its parallel regions (openmp.py). To be said before doors are opened."""
+        native.runtime().join_openmp()
+        self._core.table.flags |= tables.OPENMP
+
     def door(self, missed: Callable[..., Any]) -> Callable[..., Any] | None:
         """A builtin for the hot path of a caller that handles other cases itself: plain arrays of the
         program's signature give its one output; any other call is `missed(*args, **kwargs)`. None where the

@@ -5,6 +5,7 @@ import ctypes
 
 PARALLEL, RELEASE_GIL, UNWRAP = 1, 2, 4
 ANSWERS = 8  # what the `normalise` callable returns is the call's result, not arguments to try again with
+OPENMP = 16  # runs on OpenMP's threads where there are any (openmp.py)
 NORMALISE_FAILED = -1  # the status for "normalised arguments do not fit either"
 
 # Outputs from this size on come from our own pool, 64-byte aligned; smaller ones from NumPy, whose C heap

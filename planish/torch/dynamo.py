@@ -94,8 +94,9 @@ def is_plain() -> bool:
 
 
 def compile_part(graph: Any, settings: Settings, name: str) -> Callable[[list[Any]], Sequence[Any]]:
-    """Forward or backward of a training step: parameters are arguments."""
-    return watch.on_graph(name, graph, boxed(build(graph, settings, name, {})))
+    """Forward or backward of a training step: parameters are arguments, and the loss, hooks and the optimiser
+    are torch's."""
+    return watch.on_graph(name, graph, boxed(build(graph, settings, name, {}, in_turns=True)))
 
 
 def build_inference(graph: Any, settings: Settings, name: str) -> TorchProgram | WithWeights:
@@ -121,10 +122,12 @@ def static_arguments(graph: Any) -> list[int]:
     return [i for i in places if i < len(placeholders) and hasattr(placeholders[i].meta.get("val"), "stride")]
 
 
-def build(graph: Any, settings: Settings, name: str, weights: Mapping[int, Any]) -> TorchProgram:
+def build(
+    graph: Any, settings: Settings, name: str, weights: Mapping[int, Any], *, in_turns: bool = False
+) -> TorchProgram:
     start = perf_counter()
     captured = translate(graph, name, weights, settings.host, settings.random)
-    program = TorchProgram(captured, compile_captured(captured, settings))
+    program = TorchProgram(captured, compile_captured(captured, settings), in_turns)
     watch.on_program(name, program, perf_counter() - start)
     return program
 

@@ -30,7 +30,7 @@ from planish.capture.torch.captured import (
     ViewResult,
 )
 from planish.capture.torch.tensors import to_array, to_complex, to_tensor
-from planish.compiler import Compiled
+from planish.compiler import Compiled, NativeCompiled, SegmentedProgram
 from planish.torch.door import gives_outputs, open_door, output_orders
 from planish.types import evaluate_dim, is_static
 
@@ -39,10 +39,15 @@ class TorchProgram:
     """A captured graph, compiled. Call it with the FX graph's arguments; it gives the FX graph's outputs.
 
     `run(*arguments)` gives the graph's outputs as tensors: natively where that can be, else by arrays.
+    `in_turns`: what torch computes in parallel goes before and after, as host ops do between segments.
     """
 
-    def __init__(self, captured: Captured, compiled: Compiled):
+    def __init__(self, captured: Captured, compiled: Compiled, in_turns: bool = False):
         self.captured, self.compiled = captured, compiled
+        parts = compiled.parts if isinstance(compiled, SegmentedProgram) else (compiled,) if in_turns else ()
+        for part in parts:
+            if isinstance(part, NativeCompiled):
+                part.program.use_openmp()
         by_arrays = run_by_arrays(captured, compiled)
         self.is_direct = gives_outputs(captured)
         self.run: Callable[..., Sequence[Any]] = (
