@@ -20,7 +20,7 @@ import numpy as np
 from planish import knobs
 from planish.capture.numpy import is_frozen
 from planish.capture.pytree import flatten
-from planish.compiler import Compiled, Numerics, Options, Strategy, compile_graph
+from planish.compiler import Compiled, Mode, Numerics, Options, Strategy, compile_graph
 from planish.ir import Graph
 from planish.variants.function import Jitted, Recompile
 from planish.variants.stages import Lowered, Traced
@@ -29,6 +29,7 @@ from planish.variants.stages import Lowered, Traced
 def jit(
     function: Callable[..., Any] | None = None,
     *,
+    mode: Mode = "default",
     numerics: Numerics = "default",
     strategy: Strategy = "native",
     static_argnums: int | Sequence[int] = (),
@@ -37,6 +38,8 @@ def jit(
 ) -> Any:
     """Compile a NumPy function. Use as a decorator, with or without options, or call it with the function.
 
+    mode             "default", or "max-autotune": what is decided by rules is measured, once per machine (see
+                     docs/tuning.md)
     numerics         "strict", "default" or "fast"
     strategy         "native" (compiled code) or "library" (one NumPy kernel per operation, no compile time)
     static_argnums,  arguments whose value, not only whose type, the program may depend on: they must be
@@ -49,7 +52,7 @@ def jit(
 
     Raises CaptureError, with the line of the program and what to write instead, for what can't be compiled.
     """
-    options = _options(numerics, strategy, disable)
+    options = _options(mode, numerics, strategy, disable)
     nums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     if function is None:
@@ -66,6 +69,7 @@ def make_graph(function: Callable[..., Any], **options: Any) -> Callable[..., Gr
 def load_onnx(
     path: Any,
     *,
+    mode: Mode = "default",
     numerics: Numerics = "default",
     strategy: Strategy = "native",
     disable: Iterable[str] = (),
@@ -84,17 +88,19 @@ def load_onnx(
                TensorType, a list of them (one input "name.0", "name.1"... each), None
     hint       typical sizes of what stays open, for choices; any other size works too
 
-    With PLANISH_DISABLE=1 the strategy is "library". Raises ModelError for what is not a valid model,
-    UnsupportedOp for one with operators that planish does not have.
+    mode, numerics, strategy and disable are those of `jit`. With PLANISH_DISABLE=1 the strategy is "library".
+    Raises ModelError for what is not a valid model, UnsupportedOp for one with operators that planish does
+    not have.
     """
     from planish.capture.onnx import load_graph
 
     graph = load_graph(path, symbols=symbols, constants=constants, types=types)
-    return compile_graph(graph, _options(numerics, strategy, disable), hint=hint)
+    return compile_graph(graph, _options(mode, numerics, strategy, disable), hint=hint)
 
 
-def _options(numerics: Numerics, strategy: Strategy, disable: Iterable[str]) -> Options:
+def _options(mode: Mode, numerics: Numerics, strategy: Strategy, disable: Iterable[str]) -> Options:
     return Options(
+        mode=mode,
         numerics=numerics,
         strategy="library" if knobs.value("disable") else strategy,
         disable=frozenset(disable),

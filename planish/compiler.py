@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from planish.codegen.llvm.native import NativeCode, generate
 from planish.codegen.llvm.support import require_native
 from planish.errors import PlanishError, SignatureError
 from planish.ir import Graph, Node, interpret, print_graph, verify
+from planish.ir.encoding import EncodingError
 from planish.ir.fresh import all_symbols
 from planish.ir.interpret import bind_host, checked
 from planish.ir.specialize import bind_symbols, specialize, static_sizes, substitute_value
@@ -29,10 +30,11 @@ from planish.logs import channel
 from planish.ops.content import Looks, watched
 from planish.passes.pipeline import PIPELINE, run_pipeline
 from planish.passes.protocol import PassRecord
-from planish.program_cache import Stored, Summary, entry_of
+from planish.program_cache import ProgramEntry, Stored, Summary, entry_of
 from planish.rewrite import Numerics
 from planish.runtime.load import load_known, load_program, spec_of
 from planish.runtime.program import NativeProgram
+from planish.runtime.threads import get_num_threads
 from planish.schedule.build import SWITCHES, Built, build_program
 from planish.schedule.machine import Machine
 from planish.schedule.measure import KernelRecord, bytes_of_graph, kernel_records
@@ -40,18 +42,28 @@ from planish.schedule.names import renamed_sizes
 from planish.schedule.program_text import print_program
 from planish.schedule.segments import HostCall, Plan, cut, host_line, is_host, print_plan
 from planish.schedule.text import print_kernel
+from planish.tuning.decisions import UNTUNED, Decisions
+from planish.tuning.record import Finding
+from planish.types import is_static
+
+if TYPE_CHECKING:
+    from planish.tuning.trial import Setting
 
 Strategy = Literal["native", "library"]
+Mode = Literal["default", "max-autotune"]
 STAGES = ("graph", "optimized", "segments", "loops", "program", "llvm", "asm")
 
 
 @dataclass(frozen=True)
 class Options:
     """What a compile may be told. `disable` holds names of passes and schedule steps to switch off; `target`
-    is the machine, None for this one; `threads` is how many a call uses, 0: as many as the process does."""
+    is the machine, None for this one; `threads` is how many a call uses, 0: as many as the process does.
+    `mode` "max-autotune" measures what the default decides by rules; `decisions` is what came of it."""
 
     numerics: Numerics = "default"
     strategy: Strategy = "native"
+    mode: Mode = "default"
+    decisions: Decisions = UNTUNED
     target: Target | None = None
     disable: frozenset[str] = frozenset()
     threads: int = 0
@@ -75,6 +87,7 @@ class Report:
     memory_bound: int = 0      # most live bytes at any time
     cached: bool = False       # native code came from the cache
     stored: bool = False       # whole programs did: no pass ran, nothing was scheduled
+    tuning: list[Finding] = field(default_factory=list)        # what max-autotune measured, now or before
     hint: dict[str, int] = field(default_factory=dict)
 
 
@@ -281,6 +294,8 @@ def compile_graph(graph: Graph, options: Options = Options(), *,
     check_options(options)
     if hint:
         check_hint(graph, hint)
+    if options.mode == "max-autotune" and options.strategy == "native":
+        return _autotuned(graph, options, dict(hint or {}))
     with _without_collector():
         return _compiled(graph, options, dict(hint or {}))
 
@@ -308,7 +323,7 @@ def _compiled(graph: Graph, options: Options, hint: dict[str, int]) -> Compiled:
         report.bytes_before = report.bytes_after = bytes_of_graph(graph, report.hint)
         report.hosts = hosts_of(graph)
         return LibraryProgram(graph, options, report)
-    if any(map(is_host, nodes)):
+    if any(map(is_host, nodes)) or options.decisions.ops:
         compiled = _segmented(graph, options, report, clock)
     else:
         compiled = _program(graph, options, report, clock, _from_captured)
@@ -318,9 +333,77 @@ def _compiled(graph: Graph, options: Options, hint: dict[str, int]) -> Compiled:
     return compiled
 
 
+def _autotuned(graph: Graph, options: Options, hint: dict[str, int]) -> Compiled:
+    """The program by what was measured, now or at an earlier compile."""
+    from planish.tuning.tune import tune
+
+    start = perf_counter()
+    decisions, findings = tune(_TuningRoad(graph, replace(options, mode="default"), hint))
+    seconds = perf_counter() - start
+    strategy: Strategy = "library" if decisions.whole else "native"
+    with _without_collector():
+        compiled = _compiled(graph, replace(options, decisions=decisions, strategy=strategy), hint)
+    report = compiled.report
+    report.tuning, report.seconds = findings, {"tune": seconds, **report.seconds}
+    return compiled
+
+
+@dataclass(frozen=True)
+class _TuningRoad:
+    """What tuning needs of a compile: see tuning/tune.py."""
+
+    graph: Graph
+    options: Options
+    hint: dict[str, int]
+
+    @property
+    def name(self) -> str:
+        return self.graph.name
+
+    @property
+    def inputs(self) -> Sequence[Node]:
+        return self.graph.inputs
+
+    @cached_property
+    def setting(self) -> Setting:
+        from planish.tuning.trial import Setting
+
+        o, target = self.options, self.options.target or host()
+        disable = o.disable & set(SWITCHES)
+        threads = o.threads or get_num_threads()
+        return Setting(target, machine_of(target), o.numerics, disable, threads, self.hint)
+
+    @property
+    def key(self) -> str:
+        chosen = (self.options.numerics, tuple(sorted(self.options.disable)))
+        try:
+            return ProgramEntry(self.graph, "tuned", chosen, self.setting.target, self.hint).key
+        except EncodingError:
+            return f"{print_graph(self.graph)} {chosen} {sorted(self.hint.items())}"
+
+    def scheduled(self) -> list[tuple[Graph, Setting]]:
+        optimized = _rewritten(self.graph, self.options, Report(hint=self.hint), _Clock({}))
+        has_hosts = any(map(is_host, optimized.nodes()))
+        graphs = [s.graph for s in cut(optimized).segments] if has_hosts else [optimized]
+        bytes_ = sum(n.tensor.size * n.dtype.itemsize for g in graphs for n in g.nodes()
+                     if n.op.name == "constant" and is_static(n.tensor.size))
+        made = replace(self.setting, cold=bytes_ > self.setting.machine.l3)
+        named = (_with_own_sizes(g, self.hint) for g in graphs)
+        return [(graph, replace(made, hint=hint)) for graph, hint in named]
+
+    def native(self, decisions: Decisions) -> Compiled:
+        return _compiled(self.graph, replace(self.options, decisions=decisions), self.hint)
+
+    def native_alone(self, graph: Graph) -> Compiled:
+        return _compiled(graph, self.options, self.hint)
+
+    def library(self) -> Compiled:
+        return _compiled(self.graph, replace(self.options, strategy="library"), self.hint)
+
+
 def _segmented(graph: Graph, options: Options, report: Report, clock: _Clock) -> Compiled:
     """Native code for the segments between host ops."""
-    optimized = _rewritten(graph, options, report, clock)
+    optimized = _with_libraries(_rewritten(graph, options, report, clock), options, report.hint)
     if not any(map(is_host, optimized.nodes())):
         return _program(optimized, options, report, clock, _from_optimized, captured=graph)
     plan = cut(optimized)
@@ -328,6 +411,15 @@ def _segmented(graph: Graph, options: Options, report: Report, clock: _Clock) ->
     report.hosts = hosts_of(optimized)
     parts = tuple(_program(s.graph, options, report, clock, _from_optimized) for s in plan.segments)
     return SegmentedProgram(graph, options, report, plan, parts)
+
+
+def _with_libraries(optimized: Graph, options: Options, hint: dict[str, int]) -> Graph:
+    """The graph with host ops for what libraries are to run."""
+    if not options.decisions.ops:
+        return optimized
+    from planish.tuning.library import with_libraries
+
+    return with_libraries(optimized, dict(options.decisions.ops), hint)
 
 
 Road = Callable[[Graph, Options, Report, "_Clock"], Made]
@@ -338,7 +430,7 @@ def _program(graph: Graph, options: Options, report: Report, clock: _Clock, road
     """One native program: the one that the cache has of this graph, else what `road` makes of it. `report`
     gets its kernels beside those it has."""
     target = options.target or host()
-    chosen = (options.numerics, tuple(sorted(options.disable)))
+    chosen = (options.numerics, tuple(sorted(options.disable)), options.decisions)
     entry = entry_of(graph, road.__name__, chosen, target, report.hint)
     clock.lap("cache")
     stored = entry.find() if entry is not None else None
@@ -379,23 +471,34 @@ def _rewritten(graph: Graph, options: Options, report: Report, clock: _Clock) ->
 
 
 def _from_optimized(optimized: Graph, options: Options, report: Report, clock: _Clock) -> Made:
-    target, renamed = options.target or host(), renamed_sizes(optimized)
-    graph = specialize(optimized, renamed)
-    hints = {str(new): report.hint[old] for old, new in renamed.items() if old in report.hint}
-    report.hint = report.hint | hints
-    built = build_program(graph, machine_of(target), report.hint, disable=options.disable & set(SWITCHES))
+    target = options.target or host()
+    graph, report.hint = _with_own_sizes(optimized, report.hint)
+    built = build_program(graph, machine_of(target), report.hint, disable=options.disable & set(SWITCHES),
+                          choose=options.decisions.chooser(report.hint))
     clock.lap("schedule")
     code = generate(built.program, built.outputs, graph, target, options.numerics)
     clock.lap("generate")
     return Made(optimized, built, code)
 
 
+def _with_own_sizes(graph: Graph, hint: dict[str, int]) -> tuple[Graph, dict[str, int]]:
+    """The graph with no size called as a loop is, and the hint for it."""
+    renamed = renamed_sizes(graph)
+    hints = {str(new): hint[old] for old, new in renamed.items() if old in hint}
+    return specialize(graph, renamed), hint | hints
+
+
 def check_options(options: Options) -> None:
-    """Raises PlanishError for a numerics class, a strategy or a switch that there is not."""
+    """Raises PlanishError for a numerics class, a strategy, a mode or a switch that there is not, and for
+    tuning for another machine."""
     for what, value, known in (("numerics class", options.numerics, get_args(Numerics)),
-                               ("strategy", options.strategy, get_args(Strategy))):
+                               ("strategy", options.strategy, get_args(Strategy)),
+                               ("mode", options.mode, get_args(Mode))):
         if value not in known:
             raise PlanishError(f"there is no {what} {value!r}; there are {' and '.join(known)}")
+    if options.mode == "max-autotune" and options.target not in (None, host()):
+        raise PlanishError("max-autotune measures on this machine, and the target is another; leave out one "
+                           "of the two")
     check_switches(options.disable)
 
 

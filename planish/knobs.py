@@ -55,6 +55,13 @@ def _bytes(text: str) -> int:
     return number
 
 
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise ValueError("a number of seconds")
+    return number
+
+
 def _isa(text: str) -> str:
     if text not in ("", "sse2", "avx2", "avx512"):
         raise ValueError("one of sse2, avx2, avx512, or empty for this machine's own")
@@ -82,6 +89,8 @@ KNOBS: dict[str, Knob] = {knob.name: knob for knob in (
     Knob("logs", "PLANISH_LOGS", str, "",
          "channels to log, such as recompiles,fusion,+passes; a wrong name is answered with all there are"),
     Knob("logs_out", "PLANISH_LOGS_OUT", str, None, "file that logs are written to; else standard error"),
+    Knob("tune_seconds", "PLANISH_TUNE_SECONDS", _seconds, 120.0,
+         "how long one program may be measured in mode max-autotune"),
     Knob("trace", "PLANISH_TRACE", str, None, "folder that every compile writes its passes and code to"),
 )}
 

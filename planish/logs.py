@@ -24,6 +24,7 @@ CHANNELS = {
     "passes": "nodes before and after every pass, its time; with + the rules that fired",
     "fusion": "every decision of fusion, layout and tiling",
     "perf_hints": "what a program could do to become faster",
+    "tuning": "what max-autotune measured: every kernel, op and program, and who won; with + who was tried",
     "cache": "machine code found in the cache, or made",
     "rewrite": "rewriting that did not end",
 }

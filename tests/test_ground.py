@@ -26,7 +26,7 @@ ORDER = [
     {"schedule"},
     {"codegen"},
     {"runtime"},
-    {"program_cache"},
+    {"program_cache", "tuning"},
     {"compiler"},
     {"variants"},
     {"api", "onnx", "torch"},

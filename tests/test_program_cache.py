@@ -15,6 +15,7 @@ from planish.ir import Graph, constant, input_node, interpret
 from planish.ops.rules import apply_nullary
 from planish.runtime import cache as cache_module
 from planish.runtime import load
+from planish.tuning.decisions import UNTUNED
 from planish.types import BOOL, FLOAT32, INT64, TensorType, symbol
 
 
@@ -228,7 +229,7 @@ def test_a_damaged_file_is_made_anew(own_cache, damage):
     lambda v: v["guards"].append(["weather", [0], None]), lambda v: v.update(contents="none")])
 def test_an_entry_that_says_nonsense_is_made_anew(change):
     check(layers(0), stored=False)
-    entry = program_cache.ProgramEntry(layers(0), "_from_captured", ("default", ()), host(), {})
+    entry = program_cache.ProgramEntry(layers(0), "_from_captured", ("default", (), UNTUNED), host(), {})
     variant, = json.loads(entry.cache.get(entry.key))
     change(variant)
     entry.cache.put(entry.key, json.dumps([variant]).encode())

@@ -1,6 +1,9 @@
 """The commands. Each loads what it needs when it runs, so that `planish --help` is quick."""
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -9,19 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planish.cli.console import progress, show, show_json
-from planish.cli.faults import UsageError
-from planish.cli.request import Request, model_command
+from planish.cli.console import measured_progress, progress, show, show_json
+from planish.cli.faults import INTERRUPTED, UsageError
+from planish.cli.request import ModeName, Request, model_command
 
 if TYPE_CHECKING:
     from planish.compiler import Strategy
     from planish.inspect.validate import Validation
+    from planish.tuning.record import Finding
 
 app = typer.Typer(name="planish", no_args_is_help=True, add_completion=False, rich_markup_mode=None,
                   help="A graph compiler for deep learning that shows every decision it makes.",
                   epilog="Exit codes: 0 it worked, 1 it failed, 2 the command line is wrong, 130 stopped.")
 cache_app = typer.Typer(no_args_is_help=True, help="The disk cache of compiled code: status, clear.")
 app.add_typer(cache_app, name="cache")
+tuning_app = typer.Typer(no_args_is_help=True, help="What `planish tune` found on this machine: list, clear.")
+app.add_typer(tuning_app, name="tuning")
 
 
 @app.callback(invoke_without_command=True)
@@ -58,6 +64,8 @@ Peers = Annotated[str, typer.Option(metavar="NAME,...", help="Whom to compare wi
                                     "(the package onnx's evaluator, slow).")]
 PerNode = Annotated[bool, typer.Option("--per-node", help="Also compare the outputs of every node, and name "
                                        "the first that diverges.")]
+Budget = Annotated[float, typer.Option(min=0, help="Seconds to measure, at most.")]
+TriedOption = Annotated[bool, typer.Option("--tried", help="Also list every candidate, and its verdict.")]
 StageOption = Annotated[Stage, typer.Option(help="Which form of the program to print.")]
 
 
@@ -176,6 +184,39 @@ def explain(request: Request, rewrites: Rewrites = False) -> None:
 
 
 @model_command(app)
+def tune(request: Request, budget: Budget = 120.0, tried: TriedOption = False) -> None:
+    """Measure what is else decided by rules, and remember what is clearly faster.
+
+    Every distinct kernel with a handful of schedules, ops by the libraries that have them, at last the whole
+    program; each candidate gives the right answer before it is timed. Mode max-autotune uses what was found,
+    here and in any program. Ctrl-C keeps what was found so far; run it again to go on.
+    """
+    from planish.tuning.tune import Session
+
+    request = replace(request, mode=ModeName.max_autotune)
+    session, is_stopped = Session(seconds=budget), False
+    request.data  # noqa: B018 - what is wrong with the inputs is told before anything is measured
+    with measured_progress() as session.say:
+        try:
+            request.compile(session=session)
+        except KeyboardInterrupt:
+            is_stopped = True
+    show_findings(session.findings, tried=tried, as_json=request.as_json)
+    if is_stopped:
+        print("Stopped; what is listed is kept.", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
+
+
+def show_findings(findings: Sequence[Finding], *, tried: bool = False, as_json: bool = False) -> None:
+    if as_json:
+        show_json(findings)
+        return
+    from planish.inspect import tables
+
+    show(tables.tuning(findings), *([tables.tried(findings)] if tried else []))
+
+
+@model_command(app)
 def validate(request: Request, per_node: PerNode = False, peers: Peers = PEERS) -> None:
     """Compare outputs with the float64 reference: native code, the library strategy, and the peers.
 
@@ -242,6 +283,22 @@ def knobs(as_json: Json = False) -> None:
 
     show(table("Environment variables", ["variable", "value*", "what it does*"],
                ((r["variable"], "-" if r["value"] is None else r["value"], r["doc"]) for r in rows)))
+
+
+@tuning_app.command("list")
+def list_findings(tried: TriedOption = False, as_json: Json = False) -> None:
+    """Every kernel, op and program that was measured, and who won."""
+    from planish.tuning.database import default_database
+
+    show_findings(default_database().findings(), tried=tried, as_json=as_json)
+
+
+@tuning_app.command("clear")
+def clear_findings() -> None:
+    """Forget all of it; the next max-autotune measures anew."""
+    from planish.tuning.database import default_database
+
+    print(f"removed {default_database().clear()} findings")
 
 
 @cache_app.command()

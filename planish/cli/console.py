@@ -33,10 +33,17 @@ def show_json(value: Any) -> None:
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
     """A bar on the terminal during work of `total` steps; call what it gives at the start of each step."""
-    columns = (SpinnerColumn(), BarColumn(bar_width=24), TextColumn("{task.description}"),
+    with measured_progress() as update:
+        done = iter(range(total + 1))
+        yield lambda text: update(text, next(done, total), total)
+
+
+@contextmanager
+def measured_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on the terminal; call what it gives with a text, the steps done, and all there are."""
+    columns = (SpinnerColumn(), BarColumn(bar_width=24), TextColumn("{task.description}", markup=False),
                TimeElapsedColumn())
     silent = not sys.stderr.isatty()
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=silent) as bar:
-        task = bar.add_task("", total=total)
-        done = iter(range(total + 1))
-        yield lambda text: bar.update(task, description=text, completed=next(done, total))
+        task = bar.add_task("")
+        yield lambda text, done, total: bar.update(task, description=text, completed=done, total=total)

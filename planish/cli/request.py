@@ -23,12 +23,18 @@ if TYPE_CHECKING:
     from planish.inspect.validate import Runner
     from planish.ir import Graph
     from planish.onnx.variants import Variants
+    from planish.tuning.tune import Session
 
 
 class NumericsClass(str, Enum):
     strict = "strict"
     default = "default"
     fast = "fast"
+
+
+class ModeName(str, Enum):
+    default = "default"
+    max_autotune = "max-autotune"
 
 
 class StrategyName(str, Enum):
@@ -51,6 +57,8 @@ class Request:
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX file.", show_default=False)]
     inputs: Annotated[list[str], typer.Option("--input", "-i", metavar="NAME=...", help=INPUT_HELP,
                                               default_factory=list, show_default=False)]
+    mode: Annotated[ModeName, typer.Option(help="Choices by rules, or measured (and remembered).")] = \
+        ModeName.default
     numerics: Annotated[NumericsClass, typer.Option(help="What rewriting may change in the last bits.")] = \
         NumericsClass.default
     strategy: Annotated[StrategyName, typer.Option(help="Native code, or a NumPy kernel per op.")] = \
@@ -72,7 +80,8 @@ class Request:
             check_switches(disable)
         except PlanishError as error:
             raise UsageError(f"--disable {self.disable}: {error}") from None
-        return Options(numerics=self.numerics.value, strategy=self.strategy.value, disable=disable)
+        return Options(mode=self.mode.value, numerics=self.numerics.value, strategy=self.strategy.value,
+                       disable=disable)
 
     @cached_property
     def variants(self) -> Variants:
@@ -100,12 +109,17 @@ class Request:
         """The inputs of the graph."""
         return self.loaded.inputs
 
-    def compile(self, strategy: Strategy | None = None) -> Compiled:
-        """The program, by this strategy or the one asked for; the sizes of the inputs are its hint."""
+    def compile(self, strategy: Strategy | None = None, session: Session | None = None) -> Compiled:
+        """The program, by this strategy or the one asked for; the sizes of the inputs are its hint. In mode
+        max-autotune it is measured with these inputs, in `session`."""
         from planish.compiler import compile_graph
+        from planish.tuning.tune import Session, tuning
 
         options = replace(self.options, strategy=strategy or self.options.strategy)
-        return compile_graph(self.graph, options, hint=self.data.sizes)
+        session = Session() if session is None else session
+        session.examples = self.data.arrays
+        with tuning(session):
+            return compile_graph(self.graph, options, hint=self.data.sizes)
 
     def onnx_runtime(self, proto: Any = None) -> Runner:
         """The model, or `proto` that was made of it, in ONNX Runtime: what it gives for the inputs."""

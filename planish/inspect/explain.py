@@ -18,6 +18,7 @@ from planish.errors import PlanishError
 from planish.ir import Graph, Node
 from planish.passes import PassRecord, run_pipeline
 from planish.schedule.measure import FREE, KernelRecord
+from planish.tuning.record import Finding
 from planish.types import TensorType
 
 
@@ -61,7 +62,8 @@ class Memory:
 class Explanation:
     """What the compiler did.
 
-    `decisions` says how often each reason kept two groups of ops in kernels of their own.
+    `decisions` says how often each reason kept two groups of ops in kernels of their own, `tuning` what
+    max-autotune measured.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Explanation:
     kernel_list: list[KernelRecord]
     hosts: list[str]
     decisions: dict[str, int]
+    tuning: list[Finding]
     ms: dict[str, float]
     origin: str
 
@@ -102,7 +105,7 @@ def explain(what: Any, **options: Any) -> Any:
                                  that runs compiled), else the `Explanation` of the NumPy function
     explain(exported)            of `from_exported`: its `Explanation`
 
-    options  those of `jit` or of torch.compile's backend: numerics, strategy, disable...
+    options  those of `jit` or of torch.compile's backend: mode, numerics, strategy, disable...
     """
     compiled = what if isinstance(what, Compiled) else getattr(what, "compiled", None)
     if isinstance(compiled, Compiled):
@@ -154,6 +157,7 @@ def explanation(compiled: Compiled) -> Explanation:
         kernel_list=report.kernels,
         hosts=report.hosts,
         decisions=dict(Counter(report.decisions)),
+        tuning=report.tuning,
         ms={stage: seconds * 1e3 for stage, seconds in report.seconds.items()},
         origin=_origin(compiled))
 

@@ -17,6 +17,7 @@ from planish.inspect.explain import Change, Explanation, Firing
 from planish.inspect.machine import MachineInfo
 from planish.inspect.nodes import NodeError, NodeValidation
 from planish.inspect.validate import OutputError, Validation
+from planish.tuning.record import Finding
 
 OPS_SHOWN = 12
 NODES_SHOWN = 10
@@ -65,6 +66,8 @@ def explanation(what: Explanation, *, reasons: bool = True) -> RenderableType:
     if what.hosts:
         lines = ((line,) for line in what.hosts)
         parts.append(table("Host ops, between native segments", ["in order*"], lines))
+    if what.tuning:
+        parts.append(tuning(what.tuning))
     parts.append(stages(what))
     if reasons and what.decisions:
         parts.append(table("Kept apart", ["times>", "groups of ops, and why*"],
@@ -120,6 +123,28 @@ def op_names(ops: Sequence[str]) -> str:
     shown = [name if n == 1 else f"{name} x{n}" for name, n in runs[:OPS_SHOWN]]
     left = Counter(ops).total() - sum(n for _, n in runs[:OPS_SHOWN])
     return ", ".join(shown) + (f" and {left} more" if left else "")
+
+
+def tuning(findings: Sequence[Finding]) -> RenderableType:
+    """A line per kernel, op and program that max-autotune looked at: time as chosen without measuring, who
+    runs from now on, how many times faster that is."""
+    rows = ((f.kind, f.what, milliseconds(f.us / 1e3), f.winner, f"{f.speedup:.2f}x", _verdicts(f),
+             "the database" if f.remembered else "now") for f in findings)
+    columns = ["", "what*", "ms as chosen>", "winner*", "faster>", "tried*", "measured"]
+    return table("Tuning", columns, rows)
+
+
+def _verdicts(finding: Finding) -> str:
+    """`5: 3 slower, 2 undecided`."""
+    counts = Counter(t.verdict.partition(":")[0] for t in finding.tried)
+    return f"{len(finding.tried)}: " + ", ".join(f"{n} {word}" for word, n in counts.items())
+
+
+def tried(findings: Sequence[Finding]) -> RenderableType:
+    """Every candidate, with its time over that of the incumbent."""
+    rows = ((f.what, t.candidate, f"{t.ratio:.3f}" if t.ratio else "-", t.verdict)
+            for f in findings for t in f.tried)
+    return table("Tried", ["for*", "candidate*", "its time / the incumbent's>", "verdict*"], rows)
 
 
 def stages(what: Explanation) -> RenderableType:

@@ -124,7 +124,7 @@ def explain_torch(
     have compiled, they compile again at their next call."""
     import torch
 
-    function, settings = _original(function), settings_of(None, options)
+    function, settings = _original(function), settings_of(options.pop("mode", None), options)
     guards: list[Any] = []
 
     def planish(module: Any, inputs: Any) -> Any:

@@ -50,6 +50,7 @@ def compiler_options(options: SessionOptions) -> Options:
     strategy = "library" if knobs.value("disable") else config.get("planish.strategy", "native")
     return Options(numerics=config.get("planish.numerics", "default"), strategy=strategy,  # type: ignore[arg-type]
                    disable=LEVELS[options.graph_optimization_level] | set(filter(None, disable.split(","))),
+                   mode=config.get("planish.mode", "default"),  # type: ignore[arg-type]
                    threads=options.intra_op_num_threads)
 
 

@@ -24,15 +24,16 @@ LONG = 1 << 20  # bytes of arguments from which a call lets other Python threads
 _loaded: WeakValueDictionary[str, LoadedCode] = WeakValueDictionary()  # key -> code that is in memory
 
 
-def load_program(code: NativeCode, threads: int = 0) -> tuple[NativeProgram, bool]:
+def load_program(code: NativeCode, threads: int = 0, *, keep: bool = True) -> tuple[NativeProgram, bool]:
     """The program ready to be called, and whether its machine code came from the cache. `threads` per call;
-    0: as many as the process uses."""
+    0: as many as the process uses. Code made anew is put into the cache only to `keep` it."""
     key = code.key
     loaded = _known_code(key)
     made = loaded is None
     if loaded is None:
         blob = link(code.objects())
-        default_cache().put(key, blob.to_bytes())
+        if keep:
+            default_cache().put(key, blob.to_bytes())
         loaded = _load(key, blob)
     return assemble(loaded, spec_of(code), code.program.contents, threads), not made
 

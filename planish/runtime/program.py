@@ -62,6 +62,10 @@ class NativeProgram:
         door = _Door(self._core, missed)
         return runtime.builtin(door.table, door)
 
+    def with_constants(self, constants: Sequence[np.ndarray]) -> NativeProgram:
+        """The same code over other constants."""
+        return NativeProgram(self._core.code, self.spec, constants, self._core.threads)
+
     def call_ctypes(self, *arrays: Any, **named: Any) -> Any:
         """The same by ctypes, outputs and scratch memory from NumPy."""
         return self._core.call_ctypes(*arrays, **named)

@@ -8,7 +8,7 @@ from time import perf_counter
 from planish.errors import PlanishError
 from planish.ir.graph import Graph
 from planish.schedule.kernel import Kernel
-from planish.schedule.lower import Lowering, distinct_outputs
+from planish.schedule.lower import Chooser, Lowering, analytic, distinct_outputs
 from planish.schedule.machine import Machine
 from planish.schedule.plan import MemoryReport, plan
 from planish.schedule.prepare import prepare
@@ -34,17 +34,19 @@ class Built:
 
 def build_program(graph: Graph, machine: Machine, hint: dict[str, int], *,
                   disable: frozenset[str] = frozenset(),
-                  observe: Callable[[Kernel, Kernel], None] | None = None) -> Built:
+                  observe: Callable[[Kernel, Kernel], None] | None = None,
+                  choose: Chooser = analytic) -> Built:
     """The scheduled program of an optimised graph. `disable` may hold names of SWITCHES; PlanishError for
     others.
 
-    `observe(before, after)` sees every kernel before and after its schedule.
+    `observe(before, after)` sees every kernel before and after its schedule; `choose(kernel, buffers)` may
+    say how one is to be scheduled.
     """
     if unknown := sorted(disable - set(SWITCHES)):
         known = ", ".join(SWITCHES)
         raise PlanishError(f"the schedule has no step called {', '.join(unknown)}; it has {known}")
     graph, outputs = distinct_outputs(prepare(graph, hint))
-    lowering = Lowering(machine, hint, disable, observe)
+    lowering = Lowering(machine, hint, disable, observe, choose)
     steps, buffers = lowering.whole(graph)
     start = perf_counter()
     program, memory = plan(graph, steps, buffers, hint, disable=disable)

@@ -6,10 +6,12 @@ reductions unrolled, outer axes shared out among threads, large results streamed
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from planish.schedule import steps
 from planish.schedule.access import Access, accesses, stride_along
+from planish.schedule.choice import ANALYTIC, Choice
 from planish.schedule.distribute import TRANSCENDENTAL, distribute
 from planish.schedule.kernel import (
     Apply,
@@ -39,15 +41,21 @@ LINE = 64           # bytes of a cache line
 SMALL = 16 << 10    # elements below which a kernel stays on one thread
 
 
-def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
-    """Schedule a kernel that has no structured body."""
+def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int],
+                   choice: Choice = ANALYTIC) -> Kernel:
+    """Schedule a kernel that has no structured body; `choice` may say what is else decided here."""
+    if choice.threads is False:
+        machine = replace(machine, threads=1)
     if kernel.serial or any(isinstance(s, Sort) for s in kernel.stages):
         return kernel if kernel.serial else _parallel(kernel, hint, machine)
     kernel = _interchange(steps.jam(steps.collapse(kernel)), machine, hint)
-    kernel = distribute(kernel) or kernel
-    kernel = _vectorize(kernel, machine, hint)
+    if choice.distribute is not False:
+        kernel = distribute(kernel) or kernel
+    kernel = _vectorize(kernel, machine, hint, choice)
     kernel = _parallel(kernel, hint, machine)
-    return _pipeline(_stream(kernel, machine, hint), machine, hint)
+    if choice.stream is not False:
+        kernel = _stream(kernel, machine, hint)
+    return _pipeline(kernel, machine, hint)
 
 
 # --- order of loops
@@ -79,7 +87,7 @@ def _reads_along(kernel: Kernel, axis: str, other: str) -> bool:
 
 # --- vectors
 
-def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
+def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int], choice: Choice) -> Kernel:
     loops = _loops(kernel)
     scans = any(s.running for s in loops)
     outer = kernel.shared[-1] if kernel.shared else None
@@ -93,14 +101,15 @@ def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel
         reduces = any(s.combine for s in loops)
         if reduces and _size(outer, hint) >= 8 * machine.lanes:
             lanes = max(lanes, COLUMNS * machine.lanes)
-        return steps.vectorize(kernel, name, lanes)
+        return steps.vectorize(kernel, name, choice.lanes or lanes)
     for name in dict.fromkeys(s.axes[-1].name for s in loops if not s.running):
         jammed = [s for s in loops if s.axes[-1].name == name]
         lanes = _lanes(kernel, machine, _size(jammed[0].axes[-1], hint))
         if _size(jammed[0].axes[-1], hint) < lanes:
             continue
+        lanes = choice.lanes or lanes
         kernel = steps.vectorize(kernel, name, lanes)
-        factor = _unroll(jammed, _size(jammed[0].axes[-1], hint), lanes)
+        factor = _unroll(jammed, _size(jammed[0].axes[-1], hint), lanes, choice.unroll)
         if factor > 1:
             kernel = steps.unroll(kernel, name, factor)
     return kernel
@@ -173,11 +182,11 @@ def _computes_wide(kernel: Kernel) -> bool:
     return any(x.dtype.itemsize > 1 for x in _scalars(kernel))
 
 
-def _unroll(stages: list[Stage], size: int, lanes: int) -> int:
+def _unroll(stages: list[Stage], size: int, lanes: int, told: int) -> int:
     if not any(s.combine for s in stages):
         return 1
     work = sum(isinstance(x, Apply) for s in stages for x in walk(*stage_values(s)))
-    wanted = REDUCE_UNROLL if work < HEAVY else REDUCE_UNROLL // 2
+    wanted = told or (REDUCE_UNROLL if work < HEAVY else REDUCE_UNROLL // 2)
     while wanted > 1 and size < wanted * lanes:
         wanted //= 2
     return wanted

@@ -22,6 +22,7 @@ from planish.ops.content import Content, ask
 from planish.schedule import packing, steps
 from planish.schedule.access import Access, stride_along
 from planish.schedule.buffers import Buffers
+from planish.schedule.choice import ANALYTIC, Choice
 from planish.schedule.choose import schedule_loops
 from planish.schedule.kernel import (
     Apply,
@@ -114,9 +115,11 @@ class Roles:
 
 
 def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int], buffers: Buffers,
-                         disable: frozenset[str] = frozenset()) -> list[Kernel] | None:
+                         disable: frozenset[str] = frozenset(),
+                         choice: Choice = ANALYTIC) -> list[Kernel] | None:
     """The kernel with a register tile, after the kernel that packs its right operand if it needs one. None
-    when the kernel is not a contraction that this form suits. New buffers are entered in `buffers`."""
+    when the kernel is not a contraction that this form suits. New buffers are entered in `buffers`. `choice`
+    may say what is else decided here."""
     kernel = split_groups(split_sum(kernel))
     roles = choose_roles(kernel, hint, buffers)
     if roles is None:
@@ -139,6 +142,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     rows, vectors = (TILES if _has_known_rows(roles) else APART)[machine.registers]
     if _width(kernel, roles, hint) <= lanes and _has_even_tiles(kernel, roles):
         rows, vectors, lanes = rows * vectors, 1, _fitting(lanes, _width(kernel, roles, hint))
+    rows, vectors = choice.tile or (rows, vectors)
     extent = {a.name: a.extent for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
     if _width(kernel, roles, hint) < lanes // 2:
         return None
@@ -154,10 +158,21 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     else:
         kernel, packing = _packed(kernel, roles, tile, extent, buffers, machine, hint, disable)
         before = [*before, *packing]
-    if _work(kernel, hint) >= SMALL_WORK and machine.threads > 1:
+    if _work(kernel, hint) >= SMALL_WORK and machine.threads > 1 and choice.threads is not False:
         kernel = steps.parallel(kernel, [a for a in (*roles.batch, *roles.m, roles.n)
                                          if a in {x.name for x in kernel.shared}])
-    return [*before, kernel]
+    return [*before, _as_told(kernel, choice)]
+
+
+def _as_told(kernel: Kernel, choice: Choice) -> Kernel:
+    """The kernel with steps for what code generation would decide by itself."""
+    if choice.unroll:
+        kernel = replace(kernel, steps=tuple(
+            replace(s, arguments=(s.arguments[0], choice.unroll)) if s.name == "unroll" else s
+            for s in kernel.steps))
+    if choice.group:
+        kernel = kernel.with_step(Step("group", (choice.group,)))
+    return kernel.with_step(Step("share", (choice.grid,))) if choice.grid else kernel
 
 
 def split_sum(kernel: Kernel) -> Kernel:

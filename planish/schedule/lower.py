@@ -13,6 +13,7 @@ from planish.ir.graph import Graph
 from planish.ir.node import Node
 from planish.schedule.attention import is_attention, schedule_points
 from planish.schedule.buffers import Buffers
+from planish.schedule.choice import ANALYTIC, Choice
 from planish.schedule.choose import schedule_loops
 from planish.schedule.contraction import schedule_contraction
 from planish.schedule.control import ControlLowering
@@ -29,24 +30,34 @@ Where = tuple[tuple[str, int], ...]
 
 
 def schedule_kernel(kernel: Kernel, machine: Machine, hint: dict[str, int], buffers: Buffers,
-                    disable: frozenset[str]) -> list[Kernel]:
+                    disable: frozenset[str], choice: Choice = ANALYTIC) -> list[Kernel]:
     """The kernel with its schedule, after any kernels that prepare its operands (packing)."""
     if is_attention(kernel):
         return [schedule_points(kernel, machine)]
     tiled: list[Kernel] | None = None
     if "register_tile" not in disable:
-        tiled = schedule_contraction(kernel, machine, hint, buffers, disable)
-    return tiled or [schedule_loops(in_memory_order(kernel, buffers), machine, hint)]
+        tiled = schedule_contraction(kernel, machine, hint, buffers, disable, choice)
+    return tiled or [schedule_loops(in_memory_order(kernel, buffers), machine, hint, choice)]
+
+
+Chooser = Callable[[Kernel, Buffers], Choice]  # says how a kernel is to be scheduled, of what is to be told
+
+
+def analytic(kernel: Kernel, buffers: Buffers) -> Choice:
+    """Everything is decided here."""
+    return ANALYTIC
 
 
 @dataclass
 class Lowering:
-    """One build. `disable` and `observe` are build_program's; it fills in `decisions` and `seconds`."""
+    """One build. `disable`, `observe` and `choose` are build_program's; it fills in `decisions` and
+    `seconds`."""
 
     machine: Machine
     hint: dict[str, int]
     disable: frozenset[str] = frozenset()
     observe: Callable[[Kernel, Kernel], None] | None = None
+    choose: Chooser = analytic
     decisions: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"fuse": 0.0, "schedule": 0.0})
     parts: int = 0
@@ -91,7 +102,7 @@ class Lowering:
     def scheduled(self, kernel: Kernel, buffers: Buffers) -> list[Kernel]:
         start = perf_counter()
         made = [kernel] if "schedule" in self.disable else schedule_kernel(
-            kernel, self.machine, self.hint, buffers, self.disable)
+            kernel, self.machine, self.hint, buffers, self.disable, self.choose(kernel, buffers))
         made = [with_work(k, self.machine.threads, buffers) for k in made]
         if self.observe is not None:
             self.observe(kernel, made[-1])

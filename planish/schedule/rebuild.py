@@ -102,3 +102,10 @@ def replace_buffers(kernel: Kernel, buffers: Mapping[str, Buffer]) -> Kernel:
                    outputs=all_of(kernel.outputs), rows=all_of(kernel.rows))
 
 
+def canonical(kernel: Kernel) -> Kernel:
+    """The kernel with its buffers named by place, so that equal kernels are equal texts."""
+    named = {b.name: replace(b, name=f"p{i}") for i, b in enumerate(dict.fromkeys(kernel.arguments))}
+    named |= {b.name: replace(b, name=f"r{i}") for i, b in enumerate(kernel.rows)}
+    steps = tuple(replace(s, arguments=tuple(named[a].name if a in named else a for a in s.arguments))
+                  for s in kernel.steps)
+    return replace(replace_buffers(kernel, named), name="kernel", ops=(), steps=steps)

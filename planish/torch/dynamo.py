@@ -28,7 +28,8 @@ def backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compile an FX graph that Dynamo captured. `mode` and `options` are torch.compile's; options are
+    """Compile an FX graph that Dynamo captured. `mode` and `options` are torch.compile's; "max-autotune"
+    measures what is else decided by rules; options are
 
     numerics   "strict", "default" or "fast"
     strategy   "native" or "library"

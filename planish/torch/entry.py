@@ -25,7 +25,7 @@ def compile(
 ) -> Any:
     """Compile a torch module or function of torch tensors; the result is called as it is.
 
-    mode       as torch.compile's
+    mode       as torch.compile's; "max-autotune" measures what is else decided by rules
     dynamic    None: a size that changes becomes a symbol; True: all at once; False: never
     fullgraph  a graph break is an error
     numerics   "strict", "default" or "fast"

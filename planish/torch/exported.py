@@ -19,6 +19,7 @@ from planish.torch.settings import settings_of
 def from_exported(
     exported: Any,
     *,
+    mode: str | None = None,
     numerics: str = "default",
     strategy: str = "native",
     disable: Any = (),
@@ -31,7 +32,7 @@ def from_exported(
     Raises UnsupportedOp for operators without a translation, all at once.
     """
     options = {"numerics": numerics, "strategy": strategy, "disable": disable, "host": host, "random": random}
-    settings = settings_of(None, options)
+    settings = settings_of(mode, options)
     lowered = exported.run_decompositions(decompositions())
     signature = lowered.graph_signature
     if signature.user_inputs_to_mutate:

@@ -44,6 +44,7 @@ def settings_of(mode: str | None = None, options: Mapping[str, Any] | None = Non
             numerics=numerics,
             strategy="library" if knobs.value("disable") else strategy,
             disable=frozenset(disable),
+            mode="max-autotune" if (mode or "").startswith("max-autotune") else "default",
         ),
         bool(given.get("freeze", True)),
         bool(given.get("host", True)),

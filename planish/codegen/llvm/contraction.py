@@ -107,7 +107,9 @@ class TileWriter(LoopWriter):
         batches = self.e.dim(self.count(self.batch))
         all_items = b.mul(batches, tiles)
         rows_share, panels_share = b.mul(self.share(all_items), panels), b.mul(self.share(panels), all_items)
-        by_rows = b.cmp("icmp sle", rows_share, panels_share)
+        told = self.told("share", "")
+        by_rows = Value("i1", str(told == "rows").lower()) if told else \
+            b.cmp("icmp sle", rows_share, panels_share)
         first_item, last_item = self.part(all_items, by_rows)
         no = b.bin("xor", by_rows, Value("i1", "true"))
         first_panel, last_panel = self.part(panels, no)
@@ -122,6 +124,10 @@ class TileWriter(LoopWriter):
                     lambda: self.groups(start, stop, first_panel, last_panel))
         loop.end()
         busy.end()
+
+    def told(self, step: str, otherwise: int | str) -> int | str:
+        """What a step of the schedule says, where it has it."""
+        return next((s.arguments[0] for s in self.kernel.steps if s.name == step), otherwise)
 
     def ceil_div(self, x: Value, size: int) -> Value:
         return self.b.bin("udiv", self.b.add(x, self.b.i64(size - 1)), self.b.i64(size))
@@ -153,7 +159,8 @@ class TileWriter(LoopWriter):
         b = self.b
         depth = self.e.dim(self.count(self.k))
         bytes_ = b.mul(depth, b.i64(self.width * self.rhs.dtype.itemsize))
-        fit = b.bin("udiv", b.i64(GROUP_BYTES), b.intrinsic("smax", bytes_, b.i64(1)))
+        most = b.i64(int(self.told("group", GROUP_BYTES)))
+        fit = b.bin("udiv", most, b.intrinsic("smax", bytes_, b.i64(1)))
         group = b.intrinsic("smax", fit, b.i64(1))
         if not self.is_tall:
             group = b.mul(self.ceil_div(group, PANELS_AT_ONCE), b.i64(PANELS_AT_ONCE))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, takewhile
 from math import prod
@@ -31,7 +31,7 @@ from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.loops import write_kernel
 from planish.schedule.kernel import Kernel, stage_axes
 from planish.schedule.program import CheckStep, For, If, Launch, Place, Program, Step, While, every_step
-from planish.schedule.rebuild import replace_buffers
+from planish.schedule.rebuild import canonical
 from planish.schedule.text import print_kernel
 from planish.types import Dim, is_static
 
@@ -79,15 +79,6 @@ def kernel_text(kernel: Kernel, name: str, target: Target, slots: dict[str, int]
     writer: Callable[..., Builder] = write_kernel if kernel.tile is None else write_contraction
     writer(module, kernel, name, slots, numerics)
     return str(module)
-
-
-def canonical(kernel: Kernel) -> Kernel:
-    """The kernel with its buffers named by place, so that equal kernels are equal texts."""
-    named = {b.name: replace(b, name=f"p{i}") for i, b in enumerate(dict.fromkeys(kernel.arguments))}
-    named |= {b.name: replace(b, name=f"r{i}") for i, b in enumerate(kernel.rows)}
-    steps = tuple(replace(s, arguments=tuple(named[a].name if a in named else a for a in s.arguments))
-                  for s in kernel.steps)
-    return replace(replace_buffers(kernel, named), name="kernel", ops=(), steps=steps)
 
 
 def _write_body(module: Module, program: Program, names: dict[int, str], slots: dict[str, int]) -> None:

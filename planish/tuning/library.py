@@ -1,0 +1,153 @@
+"""Ops by the kernels of a library: OpenBLAS as NumPy ships it, and torch's where torch is loaded.
+
+In: an optimised graph, and which ops go to which library. Out: the graph with these as host ops, which run
+between segments of native code. torch takes part only where the process has loaded it: a NumPy program does
+not import it to be tuned.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from planish.ir import Graph, Node, input_node
+from planish.ir.encoding import encode
+from planish.ir.graph import rebuild
+from planish.ir.node import constant_of, make_node
+from planish.ops.contract import free_axes
+from planish.ops.host import HostAttributes, HostFunction, host_function
+from planish.ops.record import get_op
+from planish.schedule.scalars import hinted
+from planish.types import FLOAT32, FLOAT64, is_static
+
+Hint = dict[str, int]
+
+
+def libraries_of(node: Node) -> list[str]:
+    """The libraries that have a kernel for an op, by the name of the host function."""
+    found = [name for name, (op, _) in KERNELS.items() if op == node.op.name]
+    return [name for name in found if (not name.startswith("torch") or "torch" in sys.modules)
+            and node.operands[0].dtype in (FLOAT32, FLOAT64) and _takes(name, node)]
+
+
+def _takes(name: str, node: Node) -> bool:
+    a = node.attributes
+    if node.op.name == "conv":
+        spatial = len(a.strides)
+        return 1 <= spatial <= 3 and all(d == 1 for d in a.lhs_dilation) and a.result is None \
+            and all(is_static(p) for pair in a.padding for p in pair)
+    return getattr(a, "result", None) is None
+
+
+def op_key(node: Node, hint: Hint) -> str:
+    """Names an op with its attributes and the types of its operands at the hinted sizes: equal ops have equal
+    keys in every process."""
+    operands = [(o.dtype.name, [hinted(d, hint) for d in o.shape], o.op.name == "constant")
+                for o in node.operands]
+    form = [node.op.name, [encode(getattr(node.attributes, f.name)) for f in fields(node.attributes)],
+            operands]
+    return hashlib.sha256(json.dumps(form).encode()).hexdigest()[:32]
+
+
+def with_libraries(graph: Graph, ops: Mapping[str, str], hint: Hint) -> Graph:
+    """The graph with the ops of these keys run by host functions."""
+    if not ops:
+        return graph
+
+    def change(node: Node, operands: tuple[Node, ...]) -> Node:
+        name = ops.get(op_key(node, hint)) if node.op.name in TAKEN else None
+        return rebuild(node, operands) if name is None else by_library(node, operands, name)
+    return graph.map(change)
+
+
+def by_library(node: Node, operands: Sequence[Node], name: str) -> Node:
+    """The host op that stands for an op."""
+    parameters = tuple((f.name, getattr(node.attributes, f.name)) for f in fields(node.attributes))
+    attributes = HostAttributes(HostFunction(name, parameters), (node.tensor,))
+    return make_node(get_op("host"), tuple(operands), attributes)
+
+
+def alone(node: Node) -> Graph:
+    """The graph of one op; operands that are constants stay so, for native code packs them."""
+    operands = tuple(constant_of(o.attributes) if o.op.name == "constant" else input_node(f"x{i}", o.tensor)
+                     for i, o in enumerate(node.operands))
+    inputs = tuple(o for o in operands if o.op.name == "input")
+    return Graph(inputs, (make_node(node.op, operands, node.attributes),), name="alone")
+
+
+def kernel_of(node: Node, name: str) -> Callable[..., np.ndarray]:
+    """What runs an op by a library, on the arrays of its operands."""
+    parameters = {f.name: getattr(node.attributes, f.name) for f in fields(node.attributes)}
+    function = KERNELS[name][1]
+    return lambda *arrays: function(*arrays, **parameters)
+
+
+# --- NumPy's
+
+@host_function("numpy_dot_general")
+def numpy_dot_general(*arrays: np.ndarray, **parameters: Any) -> np.ndarray:
+    """One batched product by OpenBLAS, which is the op's own meaning in NumPy."""
+    record = get_op("dot_general")
+    made: np.ndarray = record.evaluate(record.make_attributes(parameters), *arrays)
+    return made
+
+
+# --- torch's
+
+@host_function("torch_dot_general")
+def torch_dot_general(a: np.ndarray, b: np.ndarray, *, lhs_contract: tuple[int, ...],
+                      rhs_contract: tuple[int, ...], lhs_batch: tuple[int, ...], rhs_batch: tuple[int, ...],
+                      alpha: float, result: None) -> np.ndarray:
+    """One batched product by torch's BLAS."""
+    import torch
+
+    x, y = map(_tensor, (a, b))
+    lhs_free = free_axes(x.ndim, lhs_batch, lhs_contract)
+    rhs_free = free_axes(y.ndim, rhs_batch, rhs_contract)
+    batch, depth = [x.shape[i] for i in lhs_batch], prod(x.shape[i] for i in lhs_contract)
+    m, n = [x.shape[i] for i in lhs_free], [y.shape[i] for i in rhs_free]
+    left = x.permute(lhs_batch + lhs_free + lhs_contract).reshape(*batch, prod(m), depth)
+    right = y.permute(rhs_batch + rhs_contract + rhs_free).reshape(*batch, depth, prod(n))
+    with torch.no_grad():
+        total = torch.matmul(left, right)
+        total = total if alpha == 1 else total * alpha
+    return total.reshape(*batch, *m, *n).numpy()
+
+
+@host_function("torch_conv")
+def torch_conv(x: np.ndarray, w: np.ndarray, *, strides: tuple[int, ...], padding: Any, rhs_dilation: Any,
+               lhs_dilation: Any, groups: int, result: None) -> np.ndarray:
+    """A convolution by torch's kernels (oneDNN)."""
+    import torch
+
+    given = _tensor(x)
+    if any(low != high for low, high in padding):
+        given = torch.nn.functional.pad(given, [p for pair in reversed(padding) for p in pair])
+        padding = ((0, 0),) * len(padding)
+    function = getattr(torch.nn.functional, f"conv{len(strides)}d")
+    with torch.no_grad():
+        made = function(given, _tensor(w), None, tuple(strides), tuple(low for low, _ in padding),
+                        tuple(rhs_dilation), groups)
+    return made.contiguous().numpy()
+
+
+def _tensor(array: np.ndarray) -> Any:
+    """A tensor over the array, which is only read."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an array that may not be written
+        return torch.from_numpy(np.require(array, requirements=["A"]))
+
+
+KERNELS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "numpy_dot_general": ("dot_general", numpy_dot_general),
+    "torch_dot_general": ("dot_general", torch_dot_general), "torch_conv": ("conv", torch_conv)}
+TAKEN = frozenset(op for op, _ in KERNELS.values())
