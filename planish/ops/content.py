@@ -70,7 +70,8 @@ class Content:
     """The attributes of a constant: its type, what makes it equal to another, and its array or derivation.
 
     `is_known`: its value follows from the graph's text: a single number, or what was made of such. All others
-    stand for arrays of their type until somebody looks.
+    stand for arrays of their type until somebody looks. `is_lent`: the array's memory is not ours for long (a
+    file that others may write to): a program takes a copy of what it uses.
     """
 
     type: TensorType
@@ -78,12 +79,13 @@ class Content:
     is_known: bool
     derivation: Derivation | None = None
     _memo: dict[str, Any] = field(default_factory=dict)
+    is_lent: bool = False
 
     def __post_init__(self) -> None:
         self._memo["hash"] = hash(self.key)
 
     @staticmethod
-    def of(array: np.ndarray, is_known: bool | None = None) -> Content:
+    def of(array: np.ndarray, is_known: bool | None = None, *, is_lent: bool = False) -> Content:
         """An array, read-only from now on by agreement."""
         if dtype_of(array) is STRING:
             return Content._of_text(as_text(array))
@@ -91,9 +93,10 @@ class Content:
         key: object = id(array)
         if array.nbytes <= SMALL:
             array = array.copy()
-            array.flags.writeable = False
+            array.flags.writeable = is_lent = False
             key = (is_known, array.dtype.str, array.dtype.name, array.shape, array.tobytes())
-        made = Content(TensorType(dtype_of(array), array.shape), key, is_known, None, {"value": array})
+        type_ = TensorType(dtype_of(array), array.shape)
+        made = Content(type_, key, is_known, None, {"value": array}, is_lent)
         if (looks := _looks.get()) is not None:
             looks.note("digest", (made,), None)  # should it be equal to one that was given, this is a look
         return made

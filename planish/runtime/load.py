@@ -14,11 +14,13 @@ from planish.runtime.link import link
 from planish.runtime.loader import LoadedCode
 from planish.runtime.native import runtime
 from planish.runtime.program import NativeProgram
+from planish.runtime.resident import leave_library
 from planish.runtime.spec import ArraySpec, Dim, DimRef, ProgramSpec
 from planish.runtime.threads import get_num_threads
 from planish.types import TensorType, is_static
 
-LONG = 1 << 20  # bytes of arguments from which a call lets other Python threads run
+LONG = 1 << 20   # bytes of arguments from which a call lets other Python threads run
+MODEL = 4 << 20  # bytes of constants from which the compiler's own memory is worth the time of giving it back
 
 
 _loaded: WeakValueDictionary[str, LoadedCode] = WeakValueDictionary()  # key -> code that is in memory
@@ -35,6 +37,8 @@ def load_program(code: NativeCode, threads: int = 0, *, keep: bool = True) -> tu
         if keep:
             default_cache().put(key, blob.to_bytes())
         loaded = _load(key, blob)
+        if sum(c.nbytes for c in code.program.contents) >= MODEL:
+            leave_library("llvmlite")
     return assemble(loaded, spec_of(code), code.program.contents, threads), not made
 
 

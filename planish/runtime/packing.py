@@ -1,6 +1,6 @@
 """Panels of many constants, packed by native code on all threads.
 
-In: parameters of `schedule.packing.packed` with the arrays they are of. Out: the panels, in fresh memory in
+In: parameters of `schedule.packing.packed`, and the arrays they are of. Out: the panels, in fresh memory in
 which huge pages start on their own boundaries: most of the time of packing is the first touch of its pages.
 
 Element (panel, k, lane) goes from `source + (panel * width + lane) * lane_step + offsets[k]` to
@@ -38,12 +38,17 @@ class JobList(ctypes.Structure):
     _fields_ = [("count", ctypes.c_int64), ("jobs", ctypes.c_void_p)]
 
 
-def pack_all(jobs: Sequence[tuple[Any, ...]], threads: int) -> list[np.ndarray]:
-    """The panels of every (parameters, array) or, of float32, (parameters, array, scale of each column)."""
+def empty_panels(wanted: Sequence[tuple[tuple[Any, ...], np.dtype]]) -> list[np.ndarray]:
+    """Memory for the panels of all (parameters, dtype), in one piece."""
+    return fresh([(panels_shape(p[1], p[3], p[4]), dtype) for p, dtype in wanted])
+
+
+def pack_into(targets: Sequence[np.ndarray], jobs: Sequence[tuple[Any, ...]], threads: int) -> None:
+    """Fill the panels of every (parameters, array) or, of float32, (parameters, array, scale of each
+    column). They are read-only then."""
     from planish.runtime.native import runtime
 
     arrays = [[np.ascontiguousarray(a) for a in some] for _, *some in jobs]
-    targets = _fresh([(panels_shape(p[1], p[3], p[4]), array.dtype) for p, array, *_ in jobs])
     kept: list[np.ndarray] = []
     table = (Job * len(jobs))(*(_job(p, some, target, kept)
                                 for (p, *_), some, target in zip(jobs, arrays, targets)))
@@ -52,7 +57,6 @@ def pack_all(jobs: Sequence[tuple[Any, ...]], threads: int) -> list[np.ndarray]:
     run.parallel(run.code.address("planish_pack"), ctypes.addressof(frame), threads)
     for target in targets:
         target.flags.writeable = False
-    return targets
 
 
 def _job(parameters: tuple[Any, ...], arrays: list[np.ndarray], target: np.ndarray,
@@ -79,7 +83,7 @@ def _table(sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
     return found
 
 
-def _fresh(wanted: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
+def fresh(wanted: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
     """Zeroed arrays in one piece of memory, each on a line of its own; large ones on huge pages where the
     system has them."""
     sizes = [-(-prod(shape) * dtype.itemsize // LINE) * LINE for shape, dtype in wanted]

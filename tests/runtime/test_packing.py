@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from planish.ops.content import Content
-from planish.runtime.packing import HUGE_PAGE, pack_all
+from planish.runtime.packing import HUGE_PAGE, empty_panels, pack_into
 from planish.schedule.packing import pack, packed, transposed
 
 VIEWS = {  # (start, sizes [n, k...], strides in elements)
@@ -14,6 +14,12 @@ VIEWS = {  # (start, sizes [n, k...], strides in elements)
     "from the middle": lambda n, k: (n, (n, k - 1), (1, n)),
     "every other": lambda n, k: (1, (n // 2, k), (2, n)),
 }
+
+
+def pack_all(jobs, threads):
+    panels = empty_panels([(parameters, array.dtype) for parameters, array, *_ in jobs])
+    pack_into(panels, jobs, threads)
+    return panels
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -5,17 +5,16 @@ and every name is written once and before it is read. What nodes mean is checked
 """
 from __future__ import annotations
 
-import mmap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from planish.capture.onnx.mapped import MappedFile
 from planish.capture.onnx.wire import take_weights
 from planish.errors import ModelError, PlanishError, UnreadableModel
 
@@ -28,7 +27,7 @@ class Model:
     """A model whose graph is well formed. `file` is for messages; `folder` is where external data may lie.
     `arrays` are the initialisers read so far, shared by all graphs that are captured of the model; who puts
     one there before gives an initialiser from outside. `contents` are the bytes of large initialisers, which
-    `proto` does not have (wire.py)."""
+    `proto` does not have (wire.py); they lie in the file `mapped`, where the model came from one."""
 
     proto: Any
     file: str
@@ -36,6 +35,7 @@ class Model:
     opsets: dict[str, int]
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     contents: Mapping[str, np.ndarray] = field(default_factory=dict)
+    mapped: MappedFile | None = None
 
     @property
     def short_file(self) -> str:
@@ -75,26 +75,24 @@ def read_model(source: Any, folder: str | PathLike[str] | None = None) -> Model:
     if isinstance(source, onnx.ModelProto):
         return _check(source, "model", beside)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _read(onnx, memoryview(source).cast("B"), "model bytes", beside)
+        data = memoryview(source).cast("B")
+        return _read(onnx, data if data.readonly else memoryview(bytes(data)), "model bytes", beside)
     path = Path(source)
     if path.is_dir():
         raise UnreadableModel(f"{path} is a folder, not an ONNX file")
-    return _read(onnx, _mapped(path), str(path), beside or path.resolve().parent)
+    folder = beside or path.resolve().parent
+    if not path.is_file() or not path.stat().st_size:
+        return _read(onnx, memoryview(path.read_bytes()), str(path), folder)
+    mapped = MappedFile.of(path)
+    return _read(onnx, mapped.data, str(path), folder, mapped)
 
 
-def _mapped(path: Path) -> memoryview:
-    """The content of a file, mapped while it is read; nothing of it is kept."""
-    with path.open("rb") as file:
-        if not path.is_file() or not path.stat().st_size:
-            return memoryview(file.read())
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def _read(onnx: Any, data: memoryview, file: str, folder: Path | None) -> Model:
+def _read(onnx: Any, data: memoryview, file: str, folder: Path | None,
+          mapped: MappedFile | None = None) -> Model:
     rest, weights = take_weights(data)
     proto = _parse(onnx, rest, file)
     contents = {proto.graph.initializer[i].name: content for i, content in weights.items()}
-    return _check(proto, file, folder, contents)
+    return replace(_check(proto, file, folder), contents=contents, mapped=mapped)
 
 
 def _parse(onnx: Any, data: bytes, file: str) -> Any:
@@ -118,15 +116,14 @@ def _texts(message: Any) -> Iterator[Any]:
                 yield from _texts(inner)
 
 
-def _check(proto: Any, file: str, folder: Path | None,
-           contents: Mapping[str, np.ndarray] = MappingProxyType({})) -> Model:
+def _check(proto: Any, file: str, folder: Path | None) -> Model:
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise UnreadableModel(f"{file} holds no graph: it is not an ONNX model, or is cut off")
     garbled = next((text for text in _texts(proto) if isinstance(text, bytes)), None)
     if garbled is not None:
         raise ModelError(f"{file} has a name that is not UTF-8, {garbled[:40]!r}: the file is corrupt")
     opsets = {domain_of(entry): entry.version for entry in proto.opset_import}
-    model = Model(proto, file, folder, opsets, contents=contents)
+    model = Model(proto, file, folder, opsets)
     _check_opset([node for node in proto.graph.node if domain_of(node) == ""], opsets.get(""), file)
     _check_order(proto.graph, file)
     return model

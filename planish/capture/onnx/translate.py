@@ -36,8 +36,10 @@ from planish.capture.onnx.structure import CapturedModel, Form, Given, is_open
 from planish.capture.onnx.symbols import Known, SymbolTable
 from planish.capture.onnx.tensors import decoded, onnx_type_number, to_array, to_dense
 from planish.errors import ModelError, NeedsValue, PlanishError, TypeRuleError, UnsupportedOp
-from planish.ir import Graph, Location, Node, Note, constant
+from planish.ir import Graph, Location, Node, Note
 from planish.ir.fresh import without_idle_hosts
+from planish.ir.node import constant_of
+from planish.ops.content import Content
 from planish.ops.rules import ops
 from planish.types import INT64, Dim, is_static, substitute, symbols_of
 
@@ -54,6 +56,8 @@ def translate_model(model: Model, known: Known | None, constants: Mapping[str, A
     Sizes are held to what the model implies about them (implied.py). One that depends on values and stands
     where another is needed is that other one, and a call checks it (fresh.py).
     """
+    if model.mapped is not None:
+        model.mapped.check_unchanged()
     known = dict(known or {})
     found: dict[str, Range] = {}
     equal: dict[str, Dim] = {}
@@ -130,7 +134,9 @@ class Translator:
                 continue
             if name not in arrays:
                 arrays[name] = read()
-            node = scope[name] = constant(arrays[name])
+            is_lent = (self.model.mapped is not None and name in contents
+                       and np.may_share_memory(arrays[name], contents[name]))
+            node = scope[name] = constant_of(Content.of(arrays[name], is_lent=is_lent))
             rules = ("onnx: a default of the input, taken as constant",) if name in overridable else ()
             self.notes.setdefault(node, Note(Location(self.model.short_file, 0, name), rules, name))
         return scope

@@ -1,8 +1,8 @@
 """The weights of a model file, taken out of it before it is parsed.
 
 In: the bytes of a ModelProto. Out: the same model without the content of its large initialisers, small
-enough to parse, and that content, each in memory of its own that starts on a cache line. So weights are held
-once: the parser would keep one copy, and give out another.
+enough to parse, and views of that content where it lies, on any byte. So weights are not copied: the parser
+would keep one copy, and give out another.
 
 What is read of the encoding (protobuf.dev, "Encoding"): a message is a sequence of fields, each a tag (number
 and wire type, a varint) and content; ModelProto.graph is field 7, GraphProto.initializer 5,
@@ -18,7 +18,6 @@ import numpy as np
 
 GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9
 LARGE = 4096   # bytes of content from which it is taken out
-ALIGN = 64
 
 
 class Malformed(Exception):
@@ -57,7 +56,7 @@ def _without_weights(data: memoryview, graph: Field, weights: dict[int, np.ndarr
             continue
         raw = _only(fields(data, tensor.content, tensor.end), RAW_DATA)
         if raw is not None and raw.end - raw.content >= LARGE:
-            weights[position] = _aligned(data[raw.content:raw.end])
+            weights[position] = np.frombuffer(data[raw.content:raw.end], np.uint8)
             rest = b"".join((data[tensor.content:raw.start], data[raw.end:tensor.end]))
             parts += (data[copied:tensor.start], _head(INITIALIZER, len(rest)), rest)
             copied = tensor.end
@@ -71,15 +70,6 @@ def _only(found: Iterator[Field], number: int) -> Field | None:
     if len(ours) > 1 or any(one.wire_type != 2 for one in ours):
         raise Malformed
     return ours[0] if ours else None
-
-
-def _aligned(content: memoryview) -> np.ndarray:
-    """A copy that starts on a cache line."""
-    memory = np.empty(len(content) + ALIGN, np.uint8)
-    start = -memory.ctypes.data % ALIGN
-    copy = memory[start:start + len(content)]
-    copy[:] = np.frombuffer(content, np.uint8)
-    return copy
 
 
 # --- the encoding

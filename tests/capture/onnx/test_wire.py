@@ -1,4 +1,4 @@
-"""Weights that are taken out of a file before it is parsed: nothing is lost, and nothing is held twice."""
+"""Weights that are taken out of a file before it is parsed: nothing is lost, and nothing is copied."""
 from __future__ import annotations
 
 from typing import Any
@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from planish.capture.onnx.model import read_model
 from planish.capture.onnx.translate import translate_model
-from planish.capture.onnx.wire import ALIGN, LARGE, take_weights
+from planish.capture.onnx.wire import LARGE, take_weights
 
 rng = np.random.default_rng()
 
@@ -41,9 +41,10 @@ def put_back(rest: bytes, weights: dict[int, np.ndarray]) -> onnx.ModelProto:
 @settings(max_examples=40, deadline=None)
 def test_nothing_is_lost(counts: list[int]) -> None:
     model = with_weights(*counts)
-    rest, weights = take_weights(memoryview(model.SerializeToString()))
+    data = np.frombuffer(model.SerializeToString(), np.uint8)
+    rest, weights = take_weights(memoryview(data))
     assert sorted(weights) == [i for i, n in enumerate(counts) if 4 * n >= LARGE]
-    assert all(content.ctypes.data % ALIGN == 0 for content in weights.values())
+    assert all(np.shares_memory(content, data) for content in weights.values())
     assert put_back(rest, weights) == model
 
 
