@@ -42,6 +42,12 @@ def check(op_type: str, arrays: list[np.ndarray], expected: list[Any] | None = N
                 np.testing.assert_allclose(one, want, rtol=1e-5, atol=1e-5 * scale)
 
 
+def corrected_runtime() -> bool:
+    """ONNX Runtime 1.23, the last for Python 3.10, still computed two things of this file otherwise."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    return tuple(map(int, onnxruntime.__version__.split(".")[:2])) > (1, 23)
+
+
 def text(*values: str) -> np.ndarray:
     return np.array(values, object)
 
@@ -89,7 +95,7 @@ def test_linear_models(rng: np.random.Generator, transform: str) -> None:
           **how)
     check("LinearClassifier", [x], outputs=2, coefficients=rng.normal(size=6).tolist(),
           intercepts=[0.5, 0.25], classlabels_strings=["a", "b"], **how)
-    if transform in ("NONE", "LOGISTIC"):
+    if transform == "NONE" or (transform == "LOGISTIC" and corrected_runtime()):
         check("LinearClassifier", [x], outputs=2, coefficients=rng.normal(size=3).tolist(), intercepts=[0.5],
               classlabels_ints=[4, 6], **how)
 
@@ -184,6 +190,8 @@ def test_n_grams(rng: np.random.Generator, mode: str, lengths: tuple[int, int]) 
         "max_skip_count": int(rng.integers(4)), "ngram_counts": [0, 3, 9],
         "ngram_indexes": rng.permutation(8).tolist(), "weights": rng.normal(size=8).tolist(),
     }
+    if mode != "TF" and not corrected_runtime():
+        pytest.skip("this ONNX Runtime gives the weights in another order")
     x = rng.integers(0, 6, size=(3, 12))
     part = {"TF": x, "IDF": x[0], "TFIDF": x[:, :1].astype(np.int32)}[mode]
     check("TfIdfVectorizer", [part], pool_int64s=POOL, **given)
