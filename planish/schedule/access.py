@@ -1,6 +1,7 @@
 """How a kernel walks through memory: the accesses of its stages and their strides along an axis."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -57,6 +58,7 @@ def stride_along(access: Access, axis: str) -> Dim | None:
     return total
 
 
+@functools.lru_cache(1 << 14)
 def step_of(dim: Dim, axis: str) -> Dim | None:
     """dim(axis + 1) - dim(axis) if the axis is not in it."""
     if axis not in symbols_of(dim):

@@ -17,6 +17,7 @@ expression.
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -46,6 +47,17 @@ class Axis:
         return symbol(self.name, 0, self.extent - 1)
 
 
+@functools.lru_cache(1 << 12)
+def strides_of(shape: Shape, order: tuple[int, ...]) -> tuple[Dim, ...]:
+    """Elements between neighbours along each axis of a tensor whose axes lie in memory in `order`."""
+    strides: dict[int, Dim] = {}
+    step: Dim = 1
+    for axis in reversed(order or range(len(shape))):
+        strides[axis] = step
+        step = step * shape[axis]
+    return tuple(strides[i] for i in range(len(shape)))
+
+
 @dataclass(frozen=True)
 class Buffer:
     """Memory for one tensor. `order` lists its axes from outermost to innermost in memory ((): as they
@@ -71,13 +83,7 @@ class Buffer:
     @property
     def strides(self) -> tuple[Dim, ...]:
         """In elements, one per axis."""
-        order = self.order or tuple(range(len(self.shape)))
-        strides: dict[int, Dim] = {}
-        step: Dim = 1
-        for axis in reversed(order):
-            strides[axis] = step
-            step = step * self.shape[axis]
-        return tuple(strides[i] for i in range(len(self.shape)))
+        return strides_of(self.shape, self.order)
 
     def offset(self, index: tuple[Dim, ...]) -> Dim:
         """Elements from the start to the element at `index`."""

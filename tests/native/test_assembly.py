@@ -85,6 +85,20 @@ def test_a_tile_with_rows_apart_stays_in_registers(target: Target) -> None:
     assert count(STACK, loop) == 0
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
+def test_a_tile_of_a_convolution_stays_in_registers(target: Target) -> None:
+    """Places of an image lie any distance apart; offsets of the taps are added outside the hot loop."""
+    image = input_node("image", TensorType(FLOAT32, (1, 28, 30, 64)))
+    weights = np.random.default_rng(0).standard_normal((64, 64, 3, 3))
+    once = ops.conv(ops.transpose(image, axes=(0, 3, 1, 2)), constant(weights, FLOAT32), strides=(1, 1),
+                    padding=((0, 0),) * 2, lhs_dilation=(1, 1), rhs_dilation=(1, 1))
+    code = code_for(target, Graph((image,), (ops.transpose(ops.relu(once), axes=(0, 2, 3, 1)),)))
+    tile, = (k.tile for k in code.program.kernels if k.tile is not None)
+    loop = hottest(code)
+    assert count(MULTIPLY_ADD[target.isa], loop) == tile.rows * tile.vectors * UNROLL
+    assert count(STACK, loop) == 0
+
+
 def gelu_chain(x: Node) -> Node:
     return x * 0.5 * (ops.tanh((x + x * x * x * 0.04) * 0.8) + 1.0)
 

@@ -124,6 +124,10 @@ class Builder:
         clobbers = ",".join(f"~{{{name}}}" for name in names)
         self.do(f'call void asm sideeffect "", "{clobbers}"()')
 
+    def opaque(self, x: Value) -> Value:
+        """The same pointer or integer, of which LLVM does not know how it came about."""
+        return self.value(x.type, f'call {x.type} asm "", "=r,0"({x})')
+
     # --- literals and vectors
 
     def const(self, type_: str, number: float | int | bool) -> Value:
@@ -219,6 +223,9 @@ class Builder:
     # --- memory
 
     def gep(self, element: str, pointer: Value, index: Value) -> Value:
+        """The address of an element; the first is where the pointer points."""
+        if index.name == "0":
+            return pointer
         return self.value("ptr", f"getelementptr {element}, {pointer}, {index}")
 
     def load(self, type_: str, pointer: Value, align: int = 1, note: str = "") -> Value:

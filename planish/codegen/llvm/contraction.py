@@ -14,23 +14,18 @@ from dataclasses import dataclass
 from math import prod
 
 from planish.codegen.llvm import registers
-from planish.codegen.llvm.builder import Builder, Module, Value, mangle, vector
+from planish.codegen.llvm.builder import Builder, Module, Value, vector
 from planish.codegen.llvm.expressions import Scope
 from planish.codegen.llvm.loops import LoopWriter, open_function
+from planish.codegen.llvm.tile import TileSums
 from planish.schedule.access import Access, stride_along
 from planish.schedule.contraction import contraction_of
 from planish.schedule.kernel import Apply, Axis, Kernel, Load, own_dims, stage_values, walk
 from planish.schedule.steps import even_size
-from planish.types import INT16, Dim, is_static, substitute
+from planish.types import Dim, is_static, substitute
 
 GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all rows pass
 PANELS_AT_ONCE = 4       # panels a tile of few rows takes, so that enough accumulators hide the latency
-FEW_ROWS = 2             # rows of a tile up to which panels are read from memory faster than they are used
-AHEAD_BYTES = 1024       # how far ahead they are asked for
-PAIR = 2                 # products of int16 that one instruction adds up
-# (bytes of a vector) -> x86's instruction for it
-MULTIPLY_ADD_PAIRS = {16: "llvm.x86.sse2.pmadd.wd", 32: "llvm.x86.avx2.pmadd.wd",
-                      64: "llvm.x86.avx512.pmaddw.d.512"}
 IMAGE_AXES = 3           # axes of rows from which they are the places of images
 LONG_EPILOGUE = 8        # ops from which the epilogue is a loop over the tile's rows, not unrolled
 
@@ -42,9 +37,6 @@ def write_contraction(module: Module, kernel: Kernel, name: str, size_slots: dic
     TileWriter(b, kernel, size_slots, numerics).write()
     b.ret()
     return b
-
-
-Masks = Sequence["Value | None"]  # of a panel's vectors: which lanes may be read; None: all
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ class TileWriter(LoopWriter):
         self.tile, self.width = tile, tile.vectors * tile.lanes
         self.sum, self.lhs, self.rhs, self.epilogue = parts.sum, parts.left, parts.right, parts.epilogue
         self.element, self.size = registers.memory_type(self.sum.dtype.name), self.sum.dtype.itemsize
-        self.in_pairs = parts.in_pairs
+        self.sums = TileSums(b, self.e, kernel, numerics)
         axes = {a.name: a for a in (*kernel.shared, *self.sum.axes)}
         self.batch, self.m, self.k = ([axes[n] for n in names] for names in (tile.batch, tile.m, tile.k))
         self.n = axes[tile.n[0]]
@@ -258,7 +250,7 @@ class TileWriter(LoopWriter):
         right = self.panel_pointers(panel, column, at_once)
         masks = self.column_masks(column) if partial else [None] * self.tile.vectors
         self.b.free_registers(self.tile.lanes * self.size)
-        totals = self.sums(left, right, at_once, masks)
+        totals = self.sums.write(left, right, masks, self.apart())
         if partial:
             self.keep(totals)
             self.partial_epilogue(row, len(rows), column, len(masks) * self.tile.lanes)
@@ -271,6 +263,13 @@ class TileWriter(LoopWriter):
             for one, values in zip(rows, totals):
                 for j, total in enumerate(values):
                     self.vector_epilogue(one.axes, column, j, total)
+
+    def apart(self) -> int | None:
+        """Bytes between the rows of a tile in the left operand, where they are known and all the same."""
+        if len(self.m) != 1 or self.overlaps:
+            return None
+        stride = stride_along(Access(self.lhs.buffer, self.lhs.index), self.m[0].name)
+        return stride * self.lhs.dtype.itemsize if is_static(stride) else None
 
     def at_k_zero(self, load: Load) -> tuple[Dim, ...]:
         zero = dict.fromkeys((a.name for a in self.k), 0)
@@ -300,162 +299,6 @@ class TileWriter(LoopWriter):
         numbers = (", ".join(f"i64 {j * lanes + k}" for k in range(lanes)) for j in range(self.tile.vectors))
         steps = [Value(vector("i64", lanes), f"<{n}>") for n in numbers]
         return [self.b.cmp("icmp slt", s, left) for s in steps]
-
-    def sums(self, left: list[Value], right: list[Value], at_once: int, masks: Masks) -> list[list[Value]]:
-        """The accumulators of a tile after all of k: [row][vector]."""
-        for axis in self.k:  # known before the loops that need them, which need not run
-            for load in (self.lhs, self.rhs):
-                self.e.dim(self.step(load, axis))
-        per_row = at_once * len(masks)
-        zero = registers.constant(self.b, self.sum.dtype.name, 0, self.tile.lanes)
-        flat = self.k_loops(self.k, left, right, [zero] * (len(left) * per_row), masks)
-        return [flat[i * per_row:(i + 1) * per_row] for i in range(len(left))]
-
-    def k_loops(self, axes: Sequence[Axis], left: list[Value], right: list[Value], carry: list[Value],
-                masks: Masks) -> list[Value]:
-        axis, *inner = axes
-        if not inner:
-            return self.innermost(axis, left, right, carry, masks)
-        b = self.b
-        loop = b.loop(b.i64(0), self.e.dim(axis.extent), b.i64(1), carry, hint="k")
-        moved_left = [self.moved(p, self.lhs, axis, loop.index) for p in left]
-        moved_right = [self.moved(p, self.rhs, axis, loop.index) for p in right]
-        return loop.end(self.k_loops(inner, moved_left, moved_right, loop.carry, masks))
-
-    def moved(self, pointer: Value, load: Load, axis: Axis, index: Value) -> Value:
-        element = registers.memory_type(load.dtype.name)
-        return self.b.gep(element, pointer, self.b.mul(index, self.e.dim(self.step(load, axis))))
-
-    def step(self, load: Load, axis: Axis) -> Dim:
-        """Elements between neighbours along an axis; along the last of k in pairs, those of the panel between
-        one pair and the next."""
-        if self.in_pairs and load is self.rhs and axis is self.k[-1]:
-            return PAIR * self.width
-        stride = stride_along(Access(load.buffer, load.index), axis.name)
-        assert stride is not None
-        return stride
-
-    def innermost(self, axis: Axis, left: list[Value], right: list[Value], carry: list[Value],
-                  masks: Masks) -> list[Value]:
-        """The loop that does the work, `unroll` steps a trip, then the steps that are left."""
-        b = self.b
-        unroll = next(int(s.arguments[1]) for s in self.kernel.steps if s.name == "unroll")
-        at: Value = b.i64(0)
-        extent = self.e.dim(axis.extent)
-        each = PAIR if self.in_pairs else 1
-        for factor in dict.fromkeys((unroll, each, 1)):
-            if is_static(axis.extent):
-                stop = b.i64(axis.extent // factor * factor)
-                if stop == at:
-                    continue
-            else:
-                stop = b.bin("and", extent, b.i64(-factor)) if factor > 1 else extent
-            loop = b.loop(at, stop, b.i64(factor), carry, hint="k")
-            totals = list(loop.carry)
-            for turn in range(0, factor, each):
-                k = loop.index if turn == 0 else b.add(loop.index, b.i64(turn))
-                if self.in_pairs:
-                    self.multiply_pairs(axis, k, left, right, totals, masks, whole=factor > 1)
-                else:
-                    self.multiply(axis, k, left, right, totals, masks)
-            carry, at = loop.end(totals), stop
-        return carry
-
-    def multiply_pairs(self, axis: Axis, k: Value, left: list[Value], right: list[Value], totals: list[Value],
-                       masks: Masks, *, whole: bool) -> None:
-        """totals[i, j] += left[i] * right[j] at k and k + 1; where not `whole`, at k, the last one, alone."""
-        b, lanes = self.b, self.tile.lanes
-        here = [self.moved(p, self.rhs, axis, b.bin("lshr", k, b.i64(1))) for p in right]
-        if len(left) <= FEW_ROWS:
-            self.prefetch(here)
-        type_ = vector("i16", PAIR * lanes)
-        columns = [self.right_pairs(p, j * PAIR * lanes)
-                   for p in here for j in range(len(masks))]
-        for i, pointer in enumerate(left):
-            pair = self.left_pair(self.moved(pointer, self.lhs, axis, k), axis, whole)
-            many = b.cast("bitcast", b.splat(pair, lanes), type_)
-            for j, column in enumerate(columns):
-                at = i * len(columns) + j
-                totals[at] = b.add(totals[at], self.sum_of_pairs(many, column))
-
-    def right_pairs(self, pointer: Value, at: int) -> Value:
-        """A vector of pairs of the right operand as int16, which may be bytes in memory."""
-        element, count = registers.memory_type(self.rhs.dtype.name), PAIR * self.tile.lanes
-        place = self.b.gep(element, pointer, self.b.i64(at))
-        loaded = self.b.load(vector(element, count), place, self.rhs.dtype.itemsize)
-        return self.b.cast("sext", loaded, vector("i16", count))
-
-    def left_pair(self, pointer: Value, axis: Axis, whole: bool) -> Value:
-        """Two neighbours along k in one i32, the first in its lower half; one alone is beside 0."""
-        b, step = self.b, self.step(self.lhs, axis)
-        if whole and step == 1:
-            return b.load(self.element, pointer, INT16.itemsize)
-        first = b.cast("zext", b.load("i16", pointer, INT16.itemsize), self.element)
-        if not whole:
-            return first
-        second = b.load("i16", b.gep("i16", pointer, self.e.dim(step)), INT16.itemsize)
-        shifted = b.bin("shl", b.cast("zext", second, self.element), b.const(self.element, 16))
-        return b.bin("or", first, shifted)
-
-    def sum_of_pairs(self, x: Value, y: Value) -> Value:
-        """x[2i] * y[2i] + x[2i + 1] * y[2i + 1] in int32."""
-        b, lanes = self.b, self.tile.lanes
-        instruction = MULTIPLY_ADD_PAIRS.get(lanes * self.size)
-        if instruction and b.module.triple.startswith("x86_64"):
-            return b.call(instruction, vector(self.element, lanes), [x, y])
-        products = [b.mul(self.every_second(x, i), self.every_second(y, i)) for i in range(PAIR)]
-        return b.add(*products)
-
-    def every_second(self, x: Value, first: int) -> Value:
-        """Lanes `first`, `first` + 2... as int32."""
-        lanes = self.tile.lanes
-        picks = ", ".join(f"i32 {PAIR * i + first}" for i in range(lanes))
-        half = self.b.value(vector("i16", lanes),
-                            f"shufflevector {x}, {x.type} poison, <{lanes} x i32> <{picks}>")
-        return self.b.cast("sext", half, vector(self.element, lanes))
-
-    def multiply(self, axis: Axis, k: Value, left: list[Value], right: list[Value], totals: list[Value],
-                 masks: Masks) -> None:
-        """totals[i, j] += left[i] * right[j] at one k."""
-        b, lanes = self.b, self.tile.lanes
-        here = [self.moved(p, self.rhs, axis, k) for p in right]
-        if len(left) <= FEW_ROWS:
-            self.prefetch(here)
-        element = registers.memory_type(self.rhs.dtype.name)
-        columns = [self.right_vector(b.gep(element, p, b.i64(j * lanes)), mask)
-                   for p in here for j, mask in enumerate(masks)]
-        for i, pointer in enumerate(left):
-            many = self.left_number(self.moved(pointer, self.lhs, axis, k))
-            for j, column in enumerate(columns):
-                at = i * len(columns) + j
-                totals[at] = self.plus_product(totals[at], many, column)
-
-    def plus_product(self, total: Value, x: Value, y: Value) -> Value:
-        """total + x * y: in one operation, but in two where every operation is to be rounded."""
-        if not self.sum.dtype.is_float:
-            return self.b.add(total, self.b.mul(x, y))
-        if self.numerics == "strict":
-            return self.b.bin("fadd", total, self.b.bin("fmul", x, y))
-        return self.b.multiply_add(x, y, total)
-
-    def prefetch(self, pointers: list[Value]) -> None:
-        """Ask for what a few trips later reads: with few rows the right operand streams through once."""
-        for pointer in pointers:
-            self.b.prefetch(self.b.gep("i8", pointer, self.b.i64(AHEAD_BYTES)))
-
-    def left_number(self, pointer: Value) -> Value:
-        """A number of the left operand in every lane; a narrow one is widened when it is there."""
-        name = self.lhs.dtype.name
-        one = self.b.load(registers.memory_type(name), pointer, self.lhs.dtype.itemsize)
-        return registers.from_memory(self.b, self.b.splat(one, self.tile.lanes), name)
-
-    def right_vector(self, pointer: Value, mask: Value | None) -> Value:
-        if mask is None:
-            return registers.load(self.b, self.rhs.dtype.name, pointer, self.tile.lanes)
-        type_ = vector(self.element, self.tile.lanes)
-        zero = self.b.const(type_, 0)
-        name = f"llvm.masked.load.{mangle(type_)}.p0"
-        return self.b.call(name, type_, [pointer, Value("i32", str(self.size)), mask, zero])
 
     # --- the epilogue
 

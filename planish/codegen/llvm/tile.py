@@ -1,0 +1,231 @@
+"""The sums of a register tile: the loops over k.
+
+In: where the rows of the left operand and the panels of the right one begin (k = 0). Out: the accumulators,
+[row][vector], after all of k. Accumulation is in one fixed order, with fused multiply-add where the machine
+has it (not in strict numerics). Products of int16 are added two at a time, in one instruction on x86.
+
+An address is `beginning + offset + literal`: one offset per operand is carried through the loops and serves
+all its rows. How the beginnings came about LLVM isn't told: its loop strength reduction would write each
+address as a polynomial of all loops around, and look among their sums for as long as all the rest of
+compiling takes.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planish.codegen.llvm import registers
+from planish.codegen.llvm.builder import Builder, Value, mangle, vector
+from planish.codegen.llvm.expressions import Expressions
+from planish.schedule.access import Access, stride_along
+from planish.schedule.contraction import contraction_of
+from planish.schedule.kernel import Axis, Kernel, Load
+from planish.types import INT16, Dim, is_static
+
+FEW_ROWS = 2        # rows of a tile up to which panels are read from memory faster than they are used
+AHEAD_BYTES = 1024  # how far ahead they are asked for
+LEFT, RIGHT = 0, 1  # the operands
+PAIR = 2            # products of int16 that one instruction adds up
+# (bytes of a vector) -> x86's instruction for it
+MULTIPLY_ADD_PAIRS = {16: "llvm.x86.sse2.pmadd.wd", 32: "llvm.x86.avx2.pmadd.wd",
+                      64: "llvm.x86.avx512.pmaddw.d.512"}
+
+Masks = Sequence["Value | None"]  # of a panel's vectors: which lanes may be read; None: all
+
+
+class TileSums:
+    """Writes the loops over k of one kernel's tiles."""
+
+    def __init__(self, b: Builder, e: Expressions, kernel: Kernel, numerics: str):
+        tile, parts = kernel.tile, contraction_of(kernel)
+        assert tile is not None and parts is not None
+        self.b, self.e, self.numerics = b, e, numerics
+        self.is_x86 = b.module.triple.startswith("x86_64")
+        self.lanes, self.width = tile.lanes, tile.vectors * tile.lanes
+        self.lhs, self.rhs, self.in_pairs = parts.left, parts.right, parts.in_pairs
+        self.dtype, self.element = parts.sum.dtype, registers.memory_type(parts.sum.dtype.name)
+        axes = {a.name: a for a in parts.sum.axes}
+        self.k = [axes[name] for name in tile.k]
+        self.strides = [{a.name: self.stride(load, a) for a in self.k} for load in (self.lhs, self.rhs)]
+        self.unroll = next(int(s.arguments[1]) for s in kernel.steps if s.name == "unroll")
+
+    def write(self, left: Sequence[Value], right: Sequence[Value], masks: Masks,
+              apart: int | None) -> list[list[Value]]:
+        """The accumulators of a tile after all of k, from where its rows and panels begin. `apart`: bytes
+        between its rows, where all lie so."""
+        b = self.b
+        self.know_steps()
+        self.left, self.right, self.masks = self.beginnings(left, apart), self.beginnings(right, None), masks
+        per_row = len(right) * len(masks)
+        zero = registers.constant(b, self.dtype.name, 0, self.lanes)
+        carry = [b.i64(0), b.i64(0), *[zero] * (len(left) * per_row)]
+        _, _, *flat = self.loops(self.k, carry)
+        return [flat[i * per_row:(i + 1) * per_row] for i in range(len(left))]
+
+    def beginnings(self, pointers: Sequence[Value], apart: int | None) -> list[Value]:
+        if apart is None:
+            return [self.b.opaque(p) for p in pointers]
+        first = self.b.opaque(pointers[0])
+        return [self.b.gep("i8", first, self.b.i64(i * apart)) for i in range(len(pointers))]
+
+    def know_steps(self) -> None:
+        """Distances are computed before the loops that need them, which need not run."""
+        for side in (LEFT, RIGHT):
+            for axis in self.k[:-1]:
+                self.step(side, axis)
+            for turn in range(self.unroll + 1):
+                self.step(side, self.k[-1], turn)
+
+    def step(self, side: int, axis: Axis, steps: int = 1) -> Value:
+        """Bytes between an operand's number and the one some steps along an axis."""
+        size = (self.lhs, self.rhs)[side].dtype.itemsize
+        return self.e.dim(steps * size * self.strides[side][axis.name])
+
+    def stride(self, load: Load, axis: Axis) -> Dim:
+        """Elements between neighbours along an axis; along the last of k in pairs, those of the panel between
+        one pair and the next."""
+        if self.in_pairs and load is self.rhs and axis is self.k[-1]:
+            return PAIR * self.width
+        stride = stride_along(Access(load.buffer, load.index), axis.name)
+        assert stride is not None
+        return stride
+
+    # --- loops; carried through them: the offsets of the left and the right operand, then the accumulators
+
+    def loops(self, axes: Sequence[Axis], carry: list[Value]) -> list[Value]:
+        axis, *inner = axes
+        if not inner:
+            return self.innermost(axis, carry)
+        b = self.b
+        loop = b.loop(b.i64(0), self.e.dim(axis.extent), b.i64(1), carry, hint="k")
+        _, _, *totals = self.loops(inner, loop.carry)
+        beyond = [b.add(loop.carry[side], self.step(side, axis)) for side in (LEFT, RIGHT)]
+        return loop.end([*beyond, *totals])
+
+    def innermost(self, axis: Axis, carry: list[Value]) -> list[Value]:
+        """The loop that does the work, `unroll` steps a trip, then the steps that are left."""
+        b = self.b
+        at: Value = b.i64(0)
+        extent = self.e.dim(axis.extent)
+        each = PAIR if self.in_pairs else 1
+        for factor in dict.fromkeys((self.unroll, each, 1)):
+            if is_static(axis.extent):
+                stop = b.i64(axis.extent // factor * factor)
+                if stop == at:
+                    continue
+            else:
+                stop = b.bin("and", extent, b.i64(-factor)) if factor > 1 else extent
+            loop = b.loop(at, stop, b.i64(factor), carry, hint="k")
+            carry, at = loop.end(self.trip(axis, factor, loop.carry)), stop
+        return carry
+
+    def trip(self, axis: Axis, factor: int, carry: list[Value]) -> list[Value]:
+        """`factor` steps, in pairs perhaps half as many."""
+        left_at, right_at, *totals = carry
+        left, right = self.moved(self.left, left_at), self.moved(self.right, right_at)
+        turns = range(max(factor // PAIR, 1) if self.in_pairs else factor)
+        for turn in turns:
+            here = self.moved(right, self.step(RIGHT, axis, turn))
+            if len(left) <= FEW_ROWS:
+                self.prefetch(here)
+            near = self.step(LEFT, axis, PAIR * turn if self.in_pairs else turn)
+            rows = self.moved(left, near) if self.is_x86 else self.moved_alike(left_at, near)
+            if self.in_pairs:
+                self.multiply_pairs(axis, rows, here, totals, whole=factor > 1)
+            else:
+                self.multiply(rows, here, totals)
+        return [self.b.add(left_at, self.step(LEFT, axis, factor)),
+                self.b.add(right_at, self.step(RIGHT, axis, len(turns))), *totals]
+
+    def moved_alike(self, offset: Value, near: Value) -> list[Value]:
+        """The rows at an offset in one register for all of them. (Given literals, LLVM loads two numbers at a
+        time on ARM, for which the tile leaves no registers.)"""
+        return self.moved(self.left, self.b.opaque(self.b.add(offset, near)))
+
+    def moved(self, pointers: list[Value], offset: Value) -> list[Value]:
+        return [self.b.gep("i8", p, offset) for p in pointers]
+
+    # --- one step, or a pair of them
+
+    def multiply(self, left: list[Value], right: list[Value], totals: list[Value]) -> None:
+        """totals[i, j] += left[i] * right[j]."""
+        element, size = registers.memory_type(self.rhs.dtype.name), self.lanes
+        columns = [self.right_vector(self.b.gep(element, p, self.b.i64(j * size)), mask)
+                   for p in right for j, mask in enumerate(self.masks)]
+        for i, pointer in enumerate(left):
+            many = self.left_number(pointer)
+            for at, column in enumerate(columns, i * len(columns)):
+                totals[at] = self.plus_product(totals[at], many, column)
+
+    def multiply_pairs(self, axis: Axis, left: list[Value], right: list[Value], totals: list[Value], *,
+                       whole: bool) -> None:
+        """totals[i, j] += left[i] * right[j] of a pair of steps; where not `whole`, of the last one alone."""
+        b, lanes = self.b, self.lanes
+        columns = [self.right_pairs(p, j * PAIR * lanes) for p in right for j in range(len(self.masks))]
+        for i, pointer in enumerate(left):
+            pair = self.left_pair(pointer, axis, whole)
+            many = b.cast("bitcast", b.splat(pair, lanes), vector("i16", PAIR * lanes))
+            for at, column in enumerate(columns, i * len(columns)):
+                totals[at] = b.add(totals[at], self.sum_of_pairs(many, column))
+
+    def right_pairs(self, pointer: Value, at: int) -> Value:
+        """A vector of pairs of the right operand as int16, which may be bytes in memory."""
+        element, count = registers.memory_type(self.rhs.dtype.name), PAIR * self.lanes
+        place = self.b.gep(element, pointer, self.b.i64(at))
+        loaded = self.b.load(vector(element, count), place, self.rhs.dtype.itemsize)
+        return self.b.cast("sext", loaded, vector("i16", count))
+
+    def left_pair(self, pointer: Value, axis: Axis, whole: bool) -> Value:
+        """Two neighbours along k in one i32, the first in its lower half; one alone is beside 0."""
+        b = self.b
+        if whole and self.strides[LEFT][axis.name] == 1:
+            return b.load(self.element, pointer, INT16.itemsize)
+        first = b.cast("zext", b.load("i16", pointer, INT16.itemsize), self.element)
+        if not whole:
+            return first
+        second = b.load("i16", b.gep("i8", pointer, self.step(LEFT, axis)), INT16.itemsize)
+        shifted = b.bin("shl", b.cast("zext", second, self.element), b.const(self.element, 16))
+        return b.bin("or", first, shifted)
+
+    def sum_of_pairs(self, x: Value, y: Value) -> Value:
+        """x[2i] * y[2i] + x[2i + 1] * y[2i + 1] in int32."""
+        b, lanes = self.b, self.lanes
+        instruction = MULTIPLY_ADD_PAIRS.get(lanes * self.dtype.itemsize)
+        if instruction and b.module.triple.startswith("x86_64"):
+            return b.call(instruction, vector(self.element, lanes), [x, y])
+        products = [b.mul(self.every_second(x, i), self.every_second(y, i)) for i in range(PAIR)]
+        return b.add(*products)
+
+    def every_second(self, x: Value, first: int) -> Value:
+        """Lanes `first`, `first` + 2... as int32."""
+        lanes = self.lanes
+        picks = ", ".join(f"i32 {PAIR * i + first}" for i in range(lanes))
+        half = self.b.value(vector("i16", lanes),
+                            f"shufflevector {x}, {x.type} poison, <{lanes} x i32> <{picks}>")
+        return self.b.cast("sext", half, vector(self.element, lanes))
+
+    def plus_product(self, total: Value, x: Value, y: Value) -> Value:
+        """total + x * y: in one operation, but in two where every operation is to be rounded."""
+        if not self.dtype.is_float:
+            return self.b.add(total, self.b.mul(x, y))
+        if self.numerics == "strict":
+            return self.b.bin("fadd", total, self.b.bin("fmul", x, y))
+        return self.b.multiply_add(x, y, total)
+
+    def prefetch(self, pointers: list[Value]) -> None:
+        """Ask for what a few trips later reads: with few rows the right operand streams through once."""
+        for pointer in pointers:
+            self.b.prefetch(self.b.gep("i8", pointer, self.b.i64(AHEAD_BYTES)))
+
+    def left_number(self, pointer: Value) -> Value:
+        """A number of the left operand in every lane; a narrow one is widened when it is there."""
+        name = self.lhs.dtype.name
+        one = self.b.load(registers.memory_type(name), pointer, self.lhs.dtype.itemsize)
+        return registers.from_memory(self.b, self.b.splat(one, self.lanes), name)
+
+    def right_vector(self, pointer: Value, mask: Value | None) -> Value:
+        if mask is None:
+            return registers.load(self.b, self.rhs.dtype.name, pointer, self.lanes)
+        type_ = vector(self.element, self.lanes)
+        zero = self.b.const(type_, 0)
+        name = f"llvm.masked.load.{mangle(type_)}.p0"
+        return self.b.call(name, type_, [pointer, Value("i32", str(self.dtype.itemsize)), mask, zero])
