@@ -50,7 +50,7 @@ from planish.ops.control import cond, scan_loop, while_loop
 from planish.ops.convert import bitcast, cast, fma, select
 from planish.ops.host import host
 from planish.ops.index import dynamic_slice, dynamic_update_slice, gather_nd, iota, size, take, take_along
-from planish.ops.linear import attention, matmul, one_hot
+from planish.ops.linear import attention, attention_logsumexp, matmul, one_hot
 from planish.ops.normalize import (
     batch_norm,
     layer_norm,
@@ -139,6 +139,7 @@ __all__ = [
     "atan2",
     "atanh",
     "attention",
+    "attention_logsumexp",
     "batch_norm",
     "bitcast",
     "bitwise_and",

@@ -41,10 +41,14 @@ def in_accumulator(decompose: Callable[..., Any]) -> Callable[..., Any]:
     """`decompose` in float32 where the first operand is float16 or bfloat16, the result rounded once."""
     @wraps(decompose)
     def widening(attributes: Any, *operands: Any) -> Any:
-        dtype = dtype_of(operands[0].dtype)
-        wide = [cast_to(x, dtype.accumulator) if dtype_of(x.dtype) is dtype else x for x in operands]
-        return cast_to(decompose(attributes, *wide), dtype)
+        return cast_to(decompose(attributes, *widened(*operands)), dtype_of(operands[0].dtype))
     return widening
+
+
+def widened(*operands: Any) -> list[Any]:
+    """The operands, those of the first one's dtype in its accumulator's."""
+    dtype = dtype_of(operands[0].dtype)
+    return [cast_to(x, dtype.accumulator) if dtype_of(x.dtype) is dtype else x for x in operands]
 
 
 def activation(name: str, formula: Callable[..., Any], *, attributes: type = NoAttributes,

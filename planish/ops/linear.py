@@ -1,14 +1,14 @@
 """Composite ops around contractions: matmul, attention, one_hot."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from planish.ops.activation import in_accumulator
+from planish.ops.activation import in_accumulator, widened
 from planish.ops.derive import by_decomposition
 from planish.ops.record import NoAttributes, Sample
 from planish.ops.rules import (
@@ -112,13 +112,22 @@ matmul = define("matmul", "linear", _matmul_rule, operands=2, dtypes=NUMBERS,
 def _attention_rule(attributes: AttentionAttributes, *operands: TensorType) -> TensorType:
     require(len(operands) >= 3, f"takes q, k, v and perhaps masks, not {len(operands)} operands")
     q, k, v, *mask = operands
-    require_same_dtype(q, k, v)
-    require(q.rank >= 2 and q.rank == k.rank == v.rank, "q, k, v are [..., length, features] of one rank")
-    require(all(broadcast_shapes(x.shape[:-2], q.shape[:-2]) == q.shape[:-2] for x in (k, v)),
+    _require_scores(attributes, q, (k, v), mask)
+    require_equal_sizes("lengths of k and v", k.shape[-2], v.shape[-2])
+    return q.with_shape((*q.shape[:-1], v.shape[-1]))
+
+
+def _require_scores(attributes: AttentionAttributes, q: TensorType, keys: Sequence[TensorType],
+                    mask: Sequence[TensorType]) -> None:
+    """Of queries, of keys (and values) and of masks: that there are scores."""
+    k = keys[0]
+    require_same_dtype(q, *keys)
+    require(q.rank >= 2 and all(x.rank == q.rank for x in keys),
+            "q, k, v are [..., length, features] of one rank")
+    require(all(broadcast_shapes(x.shape[:-2], q.shape[:-2]) == q.shape[:-2] for x in keys),
             "the axes of k and v before the last two are to be those of q, or 1")
     require(attributes.unseen in ("nan", "zero"), f"unseen is 'nan' or 'zero', not {attributes.unseen!r}")
     require_equal_sizes("features of q and k", q.shape[-1], k.shape[-1])
-    require_equal_sizes("lengths of k and v", k.shape[-2], v.shape[-2])
     require(attributes.scale is not None or is_static(q.shape[-1]),
             "give a scale where the features are symbolic")
     scores = (*q.shape[:-1], k.shape[-2])
@@ -126,15 +135,28 @@ def _attention_rule(attributes: AttentionAttributes, *operands: TensorType) -> T
         require(m.dtype in (BOOL, q.dtype), f"the mask is bool or {q.dtype.short}, not {m.dtype.short}")
         require(broadcast_shapes(m.shape, scores) == scores,
                 f"the mask {m} does not broadcast to {q.with_shape(scores)}")
-    return q.with_shape((*q.shape[:-1], v.shape[-1]))
 
 
 def _attention(a: AttentionAttributes, q: Any, k: Any, v: Any, *mask: Any) -> Any:
     """softmax(scale * q k^T + mask) v (Vaswani et al., Attention Is All You Need, 2017)."""
+    scores, rank = _scores(a, q, k, *mask), len(q.shape)
+    batch, last = tuple(range(rank - 2)), (rank - 1,)
+    weights = ops.softmax(scores, axis=rank - 1) if a.unseen == "nan" else _weights_or_zero(scores)
+    return ops.dot_general(weights, _for_each_head(v, q), lhs_contract=last, rhs_contract=(rank - 2,),
+                           lhs_batch=batch, rhs_batch=batch)
+
+
+def _for_each_head(x: Any, q: Any) -> Any:
+    """Keys or values, broadcast to the heads of q."""
+    shape = (*q.shape[:-2], *x.shape[-2:])
+    return x if tuple(x.shape) == shape else ops.broadcast_to(x, shape=shape)
+
+
+def _scores(a: AttentionAttributes, q: Any, k: Any, *mask: Any) -> Any:
+    """scale * q k^T, masked."""
     rank = len(q.shape)
     batch, last = tuple(range(rank - 2)), (rank - 1,)
-    k, v = (ops.broadcast_to(x, shape=(*q.shape[:-2], *x.shape[-2:])) if x.shape[:-2] != q.shape[:-2] else x
-            for x in (k, v))
+    k = _for_each_head(k, q)
     scale = 1 / sqrt(q.shape[-1]) if a.scale is None else a.scale
     scores = ops.dot_general(q, k, lhs_contract=last, rhs_contract=last, lhs_batch=batch, rhs_batch=batch,
                              alpha=scale)
@@ -144,19 +166,23 @@ def _attention(a: AttentionAttributes, q: Any, k: Any, v: Any, *mask: Any) -> An
         scores = ops.select(ops.ge(row, column), scores, like(q, -np.inf))
     for m in mask:
         scores = ops.select(m, scores, like(q, a.hidden)) if dtype_of(m.dtype) is BOOL else ops.add(scores, m)
-    weights = ops.softmax(scores, axis=rank - 1) if a.unseen == "nan" else _weights_or_zero(scores)
-    return ops.dot_general(weights, v, lhs_contract=last, rhs_contract=(rank - 2,), lhs_batch=batch,
-                           rhs_batch=batch)
+    return scores
 
 
 def _weights_or_zero(scores: Any) -> Any:
     """softmax over the last axis; 0 where every score is -inf."""
+    largest, e, total = _exponentials(scores)
+    blind = ops.eq(largest, like(scores, -np.inf))
+    return ops.div(e, ops.select(blind, like(scores, 1), total))
+
+
+def _exponentials(scores: Any) -> tuple[Any, Any, Any]:
+    """The largest score of a row, exp(scores - largest), 0 where every score is -inf, and their sum."""
     last = (len(scores.shape) - 1,)
     largest = ops.reduce_max(scores, axes=last, keepdims=True)
     blind = ops.eq(largest, like(scores, -np.inf))
     e = ops.exp(ops.sub(scores, ops.select(blind, like(scores, 0), largest)))
-    total = ops.reduce_sum(e, axes=last, keepdims=True)
-    return ops.div(e, ops.select(blind, like(scores, 1), total))
+    return largest, e, ops.reduce_sum(e, axes=last, keepdims=True)
 
 
 def _attention_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
@@ -188,6 +214,35 @@ attention = define("attention", "linear", _attention_rule, operands=None, dtypes
                    attributes=AttentionAttributes, traits={"composite"}, tolerance="composite",
                    samples=_attention_samples, decompose=in_accumulator(_attention),
                    gradient=by_decomposition(in_accumulator(_attention)))
+
+
+# --- what the gradient of attention needs of its softmax
+
+def _logsumexp_rule(attributes: AttentionAttributes, *operands: TensorType) -> TensorType:
+    require(len(operands) >= 2, f"takes q, k and perhaps masks, not {len(operands)} operands")
+    q, k, *mask = operands
+    _require_scores(attributes, q, (k,), mask)
+    return TensorType(q.dtype.accumulator, q.shape[:-1])
+
+
+def _logsumexp(a: AttentionAttributes, *operands: Any) -> Any:
+    """log(sum(exp(scores))) for each query; -inf for one that sees no key."""
+    q, k, *mask = widened(*operands)
+    scores = _scores(a, q, k, *mask)
+    largest, _, total = _exponentials(scores)
+    return ops.reshape(ops.add(largest, ops.log(total)), shape=tuple(scores.shape[:-1]))
+
+
+def _logsumexp_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
+    for one in _attention_samples(rng, dtype):
+        q, k, _, *mask = one.operands
+        yield Sample((q, k, *mask), one.attributes, one.label)
+
+
+attention_logsumexp = define("attention_logsumexp", "linear", _logsumexp_rule, operands=None, dtypes=FLOATS,
+                             attributes=AttentionAttributes, traits={"composite"}, tolerance="composite",
+                             samples=_logsumexp_samples, decompose=_logsumexp,
+                             gradient=by_decomposition(_logsumexp))
 
 
 # --- one_hot

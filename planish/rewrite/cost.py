@@ -53,9 +53,10 @@ def _elements(node: Node) -> int:
     if node.op.name == "dot_general":
         depth = _count(tuple(node.operands[0].shape[a] for a in node.attributes.lhs_contract))
         return _count(node.shape) * depth
-    if node.op.name == "attention":
+    if node.op.name in ("attention", "attention_logsumexp"):
         q, k = node.operands[:2]
-        return _count((*node.shape[:-1], k.shape[-2])) * _count((q.shape[-1] + node.shape[-1],))
+        values = node.shape[-1] if node.op.name == "attention" else 0
+        return _count((*q.shape[:-1], k.shape[-2])) * _count((q.shape[-1] + values,))
     if node.op.has("reduction"):
         return _count(node.operands[0].shape)
     return _count(node.type[0].shape if isinstance(node.type, tuple) else node.shape)

@@ -16,6 +16,9 @@ loop, and nothing fades. A query that sees no key gives NaN, as the formula does
 queries are few, a tile is all of them, with those of the heads that share their keys, and lanes are features
 and keys.
 
+Training also wants log(sum(exp(scores))) of each query: an `attention_logsumexp` of the same scores is one
+more stage at the end of a tile. One that stands alone is a tile without values.
+
 In: a graph's `attention` node whose features are of known number. Out: stages in the tile's loops, to which
 `schedule_points` gives vectors and register tiles.
 """
@@ -53,6 +56,8 @@ from planish.types.dim import maximum, minimum
 if TYPE_CHECKING:
     from planish.schedule.nests import Writer
 
+ATTENTION = {"attention", "attention_logsumexp"}
+
 GROUP = 16          # queries side by side: a whole number of vectors on every machine
 ROWS = 3 * GROUP    # of a tile, by which keys and values are read once
 KEYS = 128          # of a block, whose scores stay in the first-level cache
@@ -64,25 +69,43 @@ SHARING = 8         # heads that may share their keys in one tile of few
 
 def batch_rank(node: Node) -> int:
     """How many axes of an attention its tiles are counted along."""
-    return node.ndim - (3 if _is_shared(node) else 2)
+    return node.operands[0].ndim - (3 if _is_shared(node) else 2)
+
+
+def is_sums(node: Node) -> bool:
+    """Whether a node gives the sums of an attention, not its values."""
+    return node.op.name == "attention_logsumexp"
+
+
+def masks_of(node: Node) -> tuple[Node, ...]:
+    return node.operands[2 if is_sums(node) else 3:]
+
+
+def have_same_scores(one: Node, other: Node) -> bool:
+    """Of an attention and an attention_logsumexp, whether they are of the same scores, in the same tiles."""
+    if {one.op.name, other.op.name} != ATTENTION:
+        return False
+    made_of = [(n.operands[:2], masks_of(n), n.attributes, batch_rank(n)) for n in (one, other)]
+    return made_of[0] == made_of[1]
 
 
 def _is_shared(node: Node) -> bool:
     """Whether the heads along the axis before the queries have one query each and the same keys."""
-    _, k, v, *_ = node.operands
-    if node.ndim < 3 or node.attributes.causal or node.shape[-2] != 1 or k.shape[-3] != 1 or v.shape[-3] != 1:
+    q, *keys = node.operands[:2 if is_sums(node) else 3]
+    if q.ndim < 3 or node.attributes.causal or q.shape[-2] != 1 or any(k.shape[-3] != 1 for k in keys):
         return False
-    heads = node.shape[-3]
+    heads = q.shape[-3]
     return is_static(heads) and 1 < heads <= SHARING
 
 
 def _is_few(node: Node) -> bool:
-    return is_static(node.shape[-2]) and node.shape[-2] <= FEW
+    queries = node.operands[0].shape[-2]
+    return is_static(queries) and queries <= FEW
 
 
 def _are_one_block(node: Node) -> bool:
     """Whether all keys are so few that their values fit in cache at once."""
-    keys, width = node.operands[2].shape[-2:]
+    keys, width = node.operands[1].shape[-2], 1 if is_sums(node) else node.shape[-1]
     assert is_static(width)
     return is_static(keys) and keys <= WHOLE and keys * max(width, FEATURES) <= WHOLE * FEATURES
 
@@ -133,28 +156,31 @@ class Tile:
 
     # --- operands
 
-    def query(self, k: int, at: Dim, last: Dim) -> Scalar:
-        """Operand `k` (queries, or a mask) at a query of the tile; lanes beyond the last are that one."""
+    @property
+    def queries_in_all(self) -> Dim:
+        return self.node.operands[0].shape[-2]
+
+    def query(self, node: Node, at: Dim, last: Dim) -> Scalar:
+        """Queries, or a mask, at a query of the tile; lanes beyond the last are that one."""
         if _is_shared(self.node):
-            return self.operand(k, at, 0, last)
-        return self.operand(k, minimum(self.first + at, self.node.shape[-2] - 1), last)
+            return self.operand(node, at, 0, last)
+        return self.operand(node, minimum(self.first + at, self.queries_in_all - 1), last)
 
-    def key(self, k: int, key: Dim, feature: Dim) -> Scalar:
-        """Operand `k` (keys or values) at a key of the block."""
-        return self.operand(k, *(0,) * (self.node.ndim - len(self.w.point) - 2), self.start + key, feature)
+    def key(self, node: Node, key: Dim, feature: Dim) -> Scalar:
+        """Keys or values, at a key of the block."""
+        return self.operand(node, *(0,) * (node.ndim - len(self.w.point) - 2), self.start + key, feature)
 
-    def operand(self, k: int, *index: Dim) -> Scalar:
+    def operand(self, node: Node, *index: Dim) -> Scalar:
         """As float32, or bool."""
-        node = self.node.operands[k]
         whole = (*self.w.point, *index)
         whole = whole[len(whole) - node.ndim:]
         place = tuple(0 if d == 1 else i for d, i in zip(node.shape, whole, strict=True))
         value = self.w.scalars.at(node, place)
         return value if value.dtype is BOOL else cast_to(value, FLOAT32)
 
-    def result(self, at: Dim, feature: Dim) -> tuple[Dim | Scalar, ...]:
-        shared = _is_shared(self.node)
-        return (*self.w.point, at, 0, feature) if shared else (*self.w.point, self.first + at, feature)
+    def result(self, at: Dim) -> tuple[Dim | Scalar, ...]:
+        """Where a query of the tile stands in the result."""
+        return (*self.w.point, at, 0) if _is_shared(self.node) else (*self.w.point, self.first + at)
 
     # --- stages
 
@@ -174,11 +200,16 @@ class Tile:
 
 
 def write_attention(w: Writer, root: Node) -> None:
-    """Add the stages; the tile's own axis is among `w.tiles`."""
-    queries, keys = root.shape[-2], root.operands[1].shape[-2]
+    """Add the stages; the tile's own axis is among `w.tiles`. Sums of an attention that has been written are
+    had from its tile."""
+    for tile in w.attentions:
+        if have_same_scores(tile.node, root):
+            _finish_sums(tile, root)
+            return
+    queries, keys = (o.shape[-2] for o in root.operands[:2])
     tile = Tile(w, root, _is_few(root), ROWS, 0, queries, keys if _are_one_block(root) else KEYS)
     if tile.few:
-        shared = root.shape[-3] if _is_shared(root) else queries
+        shared = root.operands[0].shape[-3] if _is_shared(root) else queries
         assert is_static(shared)
         tile.rows, tile.used = shared, shared
     elif not is_static(queries) or queries > ROWS:
@@ -198,7 +229,11 @@ def write_attention(w: Writer, root: Node) -> None:
         tile.length, tile.runs = minimum(KEYS, seen - tile.start), True
         _block(tile)
         tile.loop = None
-    _finish(tile)
+    w.attentions.append(tile)
+    if is_sums(root):
+        _finish_sums(tile, root)
+    else:
+        _finish(tile)
 
 
 # --- before the keys, and after them
@@ -212,7 +247,7 @@ def _take_queries(tile: Tile) -> None:
     axes, at = tile.queries()
     deep = tile.axis(depth)
     turned = tile.row("turned", *tile.pair(depth, tile.rows))
-    value = apply("mul", tile.query(0, at, deep.symbol), Const(scale, FLOAT32))
+    value = apply("mul", tile.query(tile.node.operands[0], at, deep.symbol), Const(scale, FLOAT32))
     tile.put((*axes, deep), turned, tile.pair(deep.symbol, at), value)
 
 
@@ -221,6 +256,8 @@ def _begin(tile: Tile) -> None:
     for name, value in (("top", -inf), ("total", 0.0)):
         axes, at = tile.queries()
         tile.put(axes, tile.row(name, tile.rows), (at,), Const(value, FLOAT32))
+    if is_sums(tile.node):
+        return
     width = tile.node.shape[-1]
     r, e = tile.axis(tile.used), tile.axis(width)
     tile.put((r, e), tile.row("out", tile.rows, width), (r.symbol, e.symbol), Const(0.0, FLOAT32))
@@ -233,7 +270,15 @@ def _finish(tile: Tile) -> None:
         nothing = apply("eq", total, Const(0.0, FLOAT32), dtype=BOOL)
         total = apply("select", nothing, Const(1.0, FLOAT32), total, dtype=FLOAT32)
     value = apply("div", Load(tile.made["out"], (r.symbol, e.symbol)), total)
-    tile.put((r, e), tile.w.buffer(tile.node), tile.result(r.symbol, e.symbol), value)
+    tile.put((r, e), tile.w.buffer(tile.node), (*tile.result(r.symbol), e.symbol), value)
+
+
+def _finish_sums(tile: Tile, root: Node) -> None:
+    """The largest score and the logarithm of the sum; -inf where nothing was seen."""
+    r = tile.axis(tile.used)
+    base, total = (Load(tile.made[name], (r.symbol,)) for name in ("base", "total"))
+    value = apply("add", base, apply("log", total))
+    tile.put((r,), tile.w.buffer(root), tile.result(r.symbol), value)
 
 
 # --- a block of keys
@@ -242,17 +287,18 @@ def _block(tile: Tile) -> None:
     _scores(tile)
     if tile.node.attributes.causal:
         _hide_later_keys(tile)
-    for k in range(3, len(tile.node.operands)):
-        _mask(tile, k)
+    for k, mask in enumerate(masks_of(tile.node)):
+        _mask(tile, mask, f"mask{k}")
     _weights(tile)
-    _values(tile)
+    if not is_sums(tile.node):
+        _values(tile)
 
 
 def _scores(tile: Tile) -> None:
     """Keys are read where they are; narrow ones, of which every number is read often, from a copy."""
     depth = tile.node.operands[0].shape[-1]
     c, deep = tile.axis(tile.length), tile.axis(depth)
-    key = tile.key(1, c.symbol, deep.symbol)
+    key = tile.key(tile.node.operands[1], c.symbol, deep.symbol)
     if not isinstance(key, Load) and not tile.few:
         copy = tile.row("keys", tile.held, depth)
         tile.put((c, deep), copy, (c.symbol, deep.symbol), key)
@@ -276,14 +322,14 @@ def _hide_later_keys(tile: Tile) -> None:
     tile.put(tile.nest(late, axes), tile.joined_scores(), index, value)
 
 
-def _mask(tile: Tile, k: int) -> None:
-    """Operand `k` on the scores; one that lies along the keys is turned first, as the queries are."""
+def _mask(tile: Tile, of: Node, name: str) -> None:
+    """A mask on the scores; one that lies along the keys is turned first, as the queries are."""
     c = tile.axis(tile.length)
     axes, at = tile.queries()
-    mask = tile.query(k, at, tile.start + c.symbol)
+    mask = tile.query(of, at, tile.start + c.symbol)
     loads = [x for x in walk(mask) if isinstance(x, Load)]
     if not tile.few and any(depends_on(x, a.name) for x in loads for a in axes):
-        turned = tile.row(f"mask{k - 3}", tile.held, tile.rows, dtype=mask.dtype)
+        turned = tile.row(name, tile.held, tile.rows, dtype=mask.dtype)
         tile.put((*axes, c), turned, (c.symbol, at), mask)
         c = tile.axis(tile.length)
         axes, at = tile.queries()
@@ -326,6 +372,8 @@ def _fade(tile: Tile, base: Buffer, total: Buffer) -> None:
     tile.put(axes, fade, (at,), apply("exp", apply("sub", Load(last, (at,)), Load(base, (at,)))))
     axes, at = tile.queries()
     tile.put(axes, total, (at,), apply("mul", Load(total, (at,)), Load(fade, (at,))))
+    if is_sums(tile.node):
+        return
     out, width = tile.made["out"], tile.node.shape[-1]
     r, e = tile.axis(tile.used), tile.axis(width)
     index = (r.symbol, e.symbol)
@@ -338,7 +386,7 @@ def _values(tile: Tile) -> None:
     width = tile.node.shape[-1]
     out = tile.row("out", tile.rows, width)
     c, (panels, e, feature) = tile.axis(tile.length), _panels(tile)
-    value = tile.key(2, c.symbol, feature)
+    value = tile.key(tile.node.operands[2], c.symbol, feature)
     if not tile.few:
         place = (*(p.symbol for p in panels), c.symbol, e.symbol)
         copy = tile.row("values", *(p.extent for p in panels), tile.held, e.extent)

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from planish.ir.graph import Graph
 from planish.ir.node import Node
+from planish.schedule.attention import ATTENTION, have_same_scores, is_sums
 from planish.schedule.kernel import (
     Axis,
     Buffer,
@@ -160,10 +161,10 @@ class _Fusion:
         """Put `root` into `group`; or the reason it can't be."""
         if any(is_serial(r) for r in (*group.roots, root)):
             return "a serial kernel stands alone"
-        if any(r.op.name == "attention" for r in (*group.roots, root)):
-            return "an attention stands alone"
         if any(_reaches(g, group) for g in alone.needs if g is not group):
             return "another kernel stands between"
+        if any(r.op.name in ATTENTION for r in (*group.roots, root)):
+            return self.join_attention(group, alone)
         if not alone.needs >= {group} and (group.is_contraction or root.op.has("contraction")):
             return "contractions do not run side by side"
         ranks = {r for r in (group.rank, alone.rank) if r is not None}
@@ -179,6 +180,17 @@ class _Fusion:
         group.rank = rank if group.rank is not None or alone.rank is not None else None
         group.needs |= alone.needs - {group}
         group.reads |= {n for n in alone.reads if self.group_of.get(n) is not group}
+        self.group_of[root] = group
+        return ""
+
+    def join_attention(self, group: Group, alone: Group) -> str:
+        """Of an attention and its sums the attention goes first: it has what the sums are made of."""
+        root, = alone.roots
+        if len(group.roots) > 1 or not have_same_scores(group.roots[0], root):
+            return "an attention stands alone"
+        group.roots = sorted((*group.roots, root), key=is_sums)
+        group.needs |= alone.needs
+        group.reads |= alone.reads
         self.group_of[root] = group
         return ""
 

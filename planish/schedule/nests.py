@@ -12,7 +12,7 @@ from typing import Any
 
 from planish.errors import UnsupportedOp
 from planish.ir.node import Node
-from planish.schedule.attention import batch_rank, write_attention
+from planish.schedule.attention import ATTENTION, Tile, batch_rank, write_attention
 from planish.schedule.kernel import Axis, Buffer, Const, Index, Kernel, Result, Scalar, Sort, Stage, Store
 from planish.schedule.scalars import (
     Point,
@@ -53,7 +53,7 @@ def has_border(root: Node) -> bool:
 
 def kept_axes(root: Node) -> Shape:
     """The axes of a root that can be shared: one point of them owns one piece of its buffer."""
-    if root.op.name == "attention":
+    if root.op.name in ATTENTION:
         return root.shape[:batch_rank(root)]
     return root.operands[0].shape if has_border(root) else _without(root.shape, row_axis(root))
 
@@ -148,6 +148,7 @@ class Writer:
     tiles: list[Axis] = field(default_factory=list)
     axes_made: int = 0
     sorts: dict[Node, int] = field(default_factory=dict)   # top_k -> the stage that has its results
+    attentions: list[Tile] = field(default_factory=list)   # written so far
     point: Point = ()
 
     def axis(self, extent: Dim, made: list[Axis]) -> Dim:
@@ -391,7 +392,7 @@ _WRITERS: dict[str, Callable[[Writer, Node], None]] = {
                      "reduce_all"), _reduce),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _scan),
     **dict.fromkeys(("sort", "argsort", "item"), _sort),
-    "dot_general": _dot, "attention": write_attention, "conv": _conv, "reduce_window": _window,
+    "dot_general": _dot, **dict.fromkeys(ATTENTION, write_attention), "conv": _conv, "reduce_window": _window,
     "concat": _concat, "pad": _pad, "scatter_along": _scatter_along, "scatter_nd": _scatter_nd,
 }
 

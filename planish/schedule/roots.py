@@ -11,6 +11,7 @@ from math import prod
 
 from planish.ir.graph import Graph
 from planish.ir.node import Node
+from planish.schedule.attention import ATTENTION, masks_of
 from planish.schedule.nests import has_border
 from planish.schedule.scalars import has_index_map, hinted, splat_of
 
@@ -101,8 +102,8 @@ class _Chooser:
         """A contraction reads its operands many times; a gather reads from anywhere."""
         if user.op.has("contraction") or user.op.name == "reduce_window":
             return True
-        if user.op.name == "attention":
-            return node in user.operands[:3]
+        if user.op.name in ATTENTION:
+            return node in user.operands[:len(user.operands) - len(masks_of(user))]
         if user.op.name in ("take", "take_along", "gather_nd", "dynamic_slice"):
             return user.operands[0] is node and self.is_costly(node)
         if user in self.roots or not self.is_free(user):

@@ -39,6 +39,44 @@ def check(arrays: list[np.ndarray], ulp: float = 2.0 ** -17, **attributes: Any) 
         np.testing.assert_array_equal(again, actual)
 
 
+def check_sums(arrays: list[np.ndarray], **attributes: Any) -> None:
+    """The sums beside the result, in one kernel whichever is asked for first, and alone."""
+    graph = graph_of(arrays, **attributes)
+    q, k, _, *masks = graph.inputs
+    sums = ops.attention_logsumexp(q, k, *masks, **attributes)
+    both = (graph.outputs[0], sums)
+    expected = interpret(Graph(graph.inputs, both), arrays, precision="float64")
+    wanted = dict(zip(both, expected))
+    for outputs in (both, both[::-1], (sums,)):
+        compiled = compile_graph(Graph(graph.inputs, outputs))
+        kernel, = compiled.report.kernels
+        assert set(kernel.ops) == {n.op.name for n in outputs}
+        for node, actual in zip(outputs, compiled(*arrays)):
+            np.testing.assert_allclose(actual, wanted[node], rtol=2.0 ** -16, atol=2.0 ** -15)
+            again = compile_graph(Graph(graph.inputs, outputs), Options(threads=1))(*arrays)
+            np.testing.assert_array_equal(again[outputs.index(node)], actual)
+
+
+@pytest.mark.parametrize("sizes", [
+    ((2, 3), 5, 7, 3, 4), ((2,), 97, 130, 8, 20), ((2, 1), 100, 300, 20, 48), ((3,), 1, 301, 64, 128),
+    ((3,), 4, 400, 9, 70)], ids=str)
+def test_sums_of_training(sizes: tuple) -> None:
+    check_sums(operands(*sizes))
+    check_sums(operands(*sizes), causal=True, scale=0.3, unseen="zero")
+
+
+def test_sums_with_masks_and_shared_keys() -> None:
+    rng = np.random.default_rng()
+    mask = rng.random((9, 300)) < 0.5
+    mask[[0, 5]] = False                                      # they see nothing: -inf
+    check_sums([*operands((2,), 9, 300, 8, 8), mask], unseen="zero")
+    check_sums([*operands((2, 4), 60, 70, 8, 8), random_array(rng, FLOAT32, (60, 1), -3, 3)])
+    q, k, v = operands((2, 4), 1, 70, 8, 8)
+    check_sums([q, k[:, :1], v[:, :1]])                       # one query each: heads are rows of a tile
+    q, k, v = operands((2, 4), 50, 70, 8, 8)
+    check_sums([q, k[:, :1], v[:, :1]], causal=True)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", [
     ((2, 3), 5, 7, 3, 4), ((1,), 48, 48, 16, 16), ((2,), 49, 130, 8, 20), ((2,), 97, 16, 5, 1),

@@ -90,6 +90,7 @@ SYMBOLIC = {
     "softmax": (lambda: ops.softmax(node(N, M), axis=1), (N, M)),
     "layer_norm": (lambda: ops.layer_norm(node(N, 8), node(8), node(8)), (N, 8)),
     "attention": (lambda: ops.attention(node(2, N, 8), node(2, M, 8), node(2, M, 5)), (2, N, 5)),
+    "sums of attention": (lambda: ops.attention_logsumexp(node(2, N, 8), node(2, M, 8)), (2, N)),
     "one_hot": (lambda: ops.one_hot(node(N, dtype=INT64), depth=7), (N, 7)),
     "top_k": (lambda: ops.top_k(node(N, 9), axis=1, k=3)[0], (N, 3)),
 }

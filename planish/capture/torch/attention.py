@@ -53,11 +53,14 @@ def flash_attention(
     if dropout:
         call.refuse("the fused attention has no dropout")  # torch takes attention with dropout apart
     given = _scale(call, q, scale)
-    if not call.uses(LOGSUMEXP) and (mask is None or mask.dtype in (BOOL, q.dtype)):
-        masks = [] if mask is None else [mask]
-        result = ops.attention(q, k, v, *masks, scale=given, causal=causal, unseen="zero")
+    if mask is not None and mask.dtype not in (BOOL, q.dtype):
+        return _of_scores(_scores(call, q, k, causal, mask, given), v)
+    masks = [] if mask is None else [mask]
+    result = ops.attention(q, k, v, *masks, scale=given, causal=causal, unseen="zero")
+    if not call.uses(LOGSUMEXP):
         return result, broadcast(number(0, FLOAT32), q.shape[:-1])
-    return _of_scores(_scores(call, q, k, causal, mask, given), v)
+    sums = ops.attention_logsumexp(q, k, *masks, scale=given, causal=causal, unseen="zero")
+    return result, cast(sums, FLOAT32)
 
 
 def _of_scores(scores: Node, v: Node) -> tuple[Node, Node]:

@@ -28,10 +28,13 @@ _weights = (_e / ops.reduce_sum(_e).named("total")).used_once("weights")
 
 
 def has_kernel(node: Node) -> bool:
-    """Whether an attention is of the form that the schedule has one kernel for."""
-    if node.op.name != "attention" or node.dtype not in (FLOAT32, FLOAT16, BFLOAT16):
+    """Whether an attention, or the sums of one, is of the form that the schedule has one kernel for."""
+    if node.op.name not in ("attention", "attention_logsumexp"):
         return False
-    widths = (node.operands[0].shape[-1], node.shape[-1])
+    if node.operands[0].dtype not in (FLOAT32, FLOAT16, BFLOAT16):
+        return False
+    features = node.operands[:1] if node.op.name == "attention_logsumexp" else (node.operands[0], node)
+    widths = [x.shape[-1] for x in features]
     return all(is_static(d) and 0 < d <= MOST_FEATURES for d in widths)
 
 
@@ -175,6 +178,8 @@ def _is_shared(match: Match) -> bool | str:
     """Whether keys and values are [..., heads, 1, length, features], repeated for a group of heads."""
     shapes = []
     for name in "kv":
+        if name not in match.bound:
+            continue  # the sums of an attention have no values
         one, spread, heads = (match.bound[f"{name}{which}"] for which in ("", "_spread", "_heads"))
         if not 4 <= one.ndim == spread.ndim == heads.ndim + 1 or one.shape[-3] != 1:
             return "the heads are not repeated one after another"
@@ -185,7 +190,7 @@ def _is_shared(match: Match) -> bool | str:
         if heads.shape != (*batch, shared * group, length, features):
             return "the reshape does more than put the heads together"
         shapes.append((shared, group))
-    return shapes[0] == shapes[1] or "keys and values are repeated differently"
+    return shapes[0] == shapes[-1] or "keys and values are repeated differently"
 
 
 def _shared(match: Match) -> Node:
@@ -198,12 +203,13 @@ def _shared(match: Match) -> Node:
         *batch, heads, rows, columns = node.shape
         groups = (1, 1) if heads == 1 else (shared, group)
         return ops.reshape(node, shape=(*batch, *groups, rows, columns))
-    masks = map(grouped, match.root.operands[3:])
-    made = make_node(match.root.op, (grouped(match.q), match.k, match.v, *masks), match.root.attributes)
+    keys = [match.bound[name] for name in "kv" if name in match.bound]
+    masks = map(grouped, match.root.operands[1 + len(keys):])
+    made = make_node(match.root.op, (grouped(match.q), *keys, *masks), match.root.attributes)
     return ops.reshape(made, shape=match.root.shape)
 
 
-def _shared_example(rng: np.random.Generator, dtype: DType, masked: bool) -> Node:
+def _shared_example(rng: np.random.Generator, dtype: DType, masked: bool, sums: bool = False) -> Node:
     b, heads, group, s, t, d, e = (int(n) for n in rng.integers(1, 4, 7))
 
     def repeated(name: str, features: int) -> Node:
@@ -213,6 +219,8 @@ def _shared_example(rng: np.random.Generator, dtype: DType, masked: bool) -> Nod
     queries = input_node("q", TensorType(dtype, (b, heads * group, s, d)))
     shape = ((s, t), (b, 1, 1, t), (1, heads * group, s, 1))[int(rng.integers(3))]
     masks = [input_node("m", TensorType(BOOL, shape))] if masked else []
+    if sums:
+        return ops.attention_logsumexp(queries, repeated("k", d), *masks)
     return ops.attention(queries, repeated("k", d), repeated("v", e), *masks, unseen="zero")
 
 
@@ -221,6 +229,10 @@ RECOGNISE = (
          example=lambda rng, dtype: _shared_example(rng, dtype, False)),
     rule("shared_heads_masked", ops.attention(q, _repeated["k"], _repeated["v"], m), _shared, when=_is_shared,
          example=lambda rng, dtype: _shared_example(rng, dtype, True)),
+    rule("shared_heads_of_sums", ops.attention_logsumexp(q, _repeated["k"]), _shared, when=_is_shared,
+         example=lambda rng, dtype: _shared_example(rng, dtype, False, sums=True)),
+    rule("shared_heads_of_sums_masked", ops.attention_logsumexp(q, _repeated["k"], m), _shared,
+         when=_is_shared, example=lambda rng, dtype: _shared_example(rng, dtype, True, sums=True)),
     rule("attention", ops.dot_general(_weights, v), _build, when=_is_attention, numerics="default",
          relies_on="the sums may run in another order", example=_example),
 )
