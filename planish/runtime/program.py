@@ -70,6 +70,16 @@ class NativeProgram:
         """The same by ctypes, outputs and scratch memory from NumPy."""
         return self._core.call_ctypes(*arrays, **named)
 
+    def call_over_zeros(self, *arrays: Any) -> tuple[np.ndarray, ...]:
+        """The same; what of an output the program does not write is 0. For code that is a part of a program.
+        """
+        taken = self._core.normalise((), *arrays)
+        dims = self._core.signature.dims_of(taken)
+        outputs = self._core.empty_outputs(dims)
+        for output in outputs:
+            output[...] = 0
+        self._core.run_into(outputs, taken, dims)
+        return tuple(outputs)
 
     def tensor_door(self, feeds: Sequence[TensorFeed], orders: Sequence[Sequence[int]], n_arguments: int,
                     missed: Callable[..., Any], unwrap: bool = False) -> Callable[..., Any] | None:
@@ -189,8 +199,17 @@ class _Core:
     def call_ctypes(self, *arrays: Any, **named: Any) -> Any:
         taken = self.normalise(tuple(named), *arrays, *named.values())
         dims = self.signature.dims_of(taken)
+        outputs = self.empty_outputs(dims)
+        self.run_into(outputs, taken, dims)
+        return outputs[0] if self.spec.unwrap_single else tuple(outputs)
+
+    def empty_outputs(self, dims: Any) -> list[np.ndarray]:
         made = zip(self.spec.outputs, self.output_dtypes, strict=True)
-        outputs = [_empty(_shape(s, dims), dtype) for s, dtype in made]
+        return [_empty(_shape(s, dims), dtype) for s, dtype in made]
+
+    def run_into(self, outputs: Sequence[np.ndarray], taken: Sequence[np.ndarray], dims: Any) -> None:
+        """One run on arrays and sizes of the program's signature; `outputs` are as `empty_outputs` has them.
+        """
         arena = _empty((_size(self.spec.arena, dims),), np.dtype(np.uint8))
         held = [*taken, *outputs, *self.constants, arena]
         buffers = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
@@ -200,7 +219,6 @@ class _Core:
         runtime.parallel(self.body, ctypes.addressof(frame), count)
         if frame.status:
             self.fail(frame.status)
-        return outputs[0] if self.spec.unwrap_single else tuple(outputs)
 
 
 def _failing(spec: ProgramSpec) -> Any:

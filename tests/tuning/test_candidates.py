@@ -45,7 +45,15 @@ def product(x: object) -> object:
     return ops.maximum(ops.matmul(x, planish.ir.constant(W)), 0.0)
 
 
+def padded_twice(x: object, w: object) -> object:
+    """A convolution over a padded image: one kernel writes the image, another the frame around it."""
+    inner = ops.conv(ops.pad(ops.exp(x), 0, low=(0, 0, 1, 1), high=(0, 0, 1, 1), interior=(0, 0, 0, 0)), w,
+                     strides=(2, 2), padding=((0, 0), (0, 0)), lhs_dilation=(1, 1), rhs_dilation=(1, 1))
+    return ops.tanh(inner)
+
+
 CASES = {
+    "frame": (padded_twice, f32(1, 8, 61, 61), f32(16, 8, 3, 3)),
     "product": (product, f32(125, 130)),
     "row": (product, f32(1, 130)),
     "open rows": (product, TensorType(FLOAT32, (N, 130))),
