@@ -194,8 +194,9 @@ def tune(request: Request, budget: Budget = 120.0, tried: TriedOption = False) -
     from planish.tuning.tune import Session
 
     request = replace(request, mode=ModeName.max_autotune)
+    if request.options.strategy == "library":
+        raise UsageError("--strategy library: only native code is tuned")
     session, is_stopped = Session(seconds=budget), False
-    request.data  # noqa: B018 - what is wrong with the inputs is told before anything is measured
     with measured_progress() as session.say:
         try:
             request.compile(session=session)
@@ -203,8 +204,10 @@ def tune(request: Request, budget: Budget = 120.0, tried: TriedOption = False) -
             is_stopped = True
     show_findings(session.findings, tried=tried, as_json=request.as_json)
     if is_stopped:
-        print("Stopped; what is listed is kept.", file=sys.stderr)
+        print("Stopped; what is listed is kept. Run it again to go on.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
+    if not session.is_whole:
+        print(f"Out of time after {budget:g} s; run it again to go on.", file=sys.stderr)
 
 
 def show_findings(findings: Sequence[Finding], *, tried: bool = False, as_json: bool = False) -> None:

@@ -74,13 +74,14 @@ class Road(Protocol):
 class Session:
     """What compiles are tuned with. `say(text, done, total)` hears of every step; `seconds` is how long one
     may measure, else the knob `tune_seconds`; `examples` are the program's inputs, random ones without;
-    `findings` fills up meanwhile."""
+    `findings` fills up meanwhile; `is_whole` says whether there was time for everything."""
 
     say: Callable[[str, int, int], None] = lambda text, done, total: None
     seconds: float | None = None
     examples: Sequence[np.ndarray] | None = None
     clock: Clock = perf_counter
     findings: list[Finding] = field(default_factory=list)
+    is_whole: bool = True
 
 
 _session: ContextVar[Session | None] = ContextVar("planish_tuning", default=None)
@@ -112,7 +113,7 @@ class _Tuner:
         s = road.setting
         self.machine = signature(s.target, s.threads)
         self.common = (s.numerics, str(sorted(s.disable)), self.machine, generator_version())
-        self.done, self.total, self.is_whole = 0, 0, True
+        self.done, self.total = 0, 0
         self.parts: list[str] = []
 
     def decisions(self) -> Decisions:
@@ -153,7 +154,7 @@ class _Tuner:
     def enter(self, key: str, finding: Finding, *, is_whole: bool) -> None:
         """Tell of a finding; what was not stopped half way is kept."""
         self.session.findings.append(finding)
-        self.is_whole = self.is_whole and is_whole
+        self.session.is_whole = self.session.is_whole and is_whole
         if is_whole:
             self.database.put(key, finding, self.machine)
             self.parts.append(key)
@@ -192,7 +193,7 @@ class _Tuner:
 
     def is_late(self) -> bool:
         late = self.clock() >= self.until
-        self.is_whole = self.is_whole and not late
+        self.session.is_whole = self.session.is_whole and not late
         return late
 
     # --- 2. ops by libraries
@@ -242,7 +243,7 @@ class _Tuner:
                 stands = made
         parts = {"decisions": stands.to_json(), "parts": list(self.parts)}
         finding = _finding("program", road.name, contest, parts)
-        self.enter(key, finding, is_whole=contest.is_whole and self.is_whole)
+        self.enter(key, finding, is_whole=contest.is_whole and self.session.is_whole)
         return stands
 
     def ways(self, kernels: Kernels, ops: Ops) -> Iterator[tuple[str, Decisions, bool]]:
@@ -250,7 +251,7 @@ class _Tuner:
         if kernels:
             yield "tuned kernels", Decisions(kernels=kernels), True
         if ops:
-            yield f"{len(ops)} ops by libraries", Decisions(ops=ops), False
+            yield "ops by libraries", Decisions(ops=ops), False
         yield "library strategy", Decisions(whole=True), False
 
     def run_whole(self, decisions: Decisions, arrays: Sequence[np.ndarray]) -> Candidate:
