@@ -1,7 +1,7 @@
 """The memory a program is made of, by name."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planish.ir.node import Node
 from planish.ops.content import Content
@@ -49,6 +49,16 @@ class Buffers:
         self.views |= inner.views
         self.constants |= inner.constants
         self.slices |= inner.slices
+
+    def copy(self) -> Buffers:
+        """The same, to which what is added is not added here."""
+        return replace(self, views=dict(self.views), constants=dict(self.constants),
+                       scratch=list(self.scratch), slices=dict(self.slices))
+
+    def take(self, other: Buffers) -> None:
+        """Become what a copy has become."""
+        self.views, self.constants, self.scratch, self.slices = (
+            other.views, other.constants, other.scratch, other.slices)
 
     def add(self, buffer: Buffer, content: Content | None = None) -> Buffer:
         """Enter a buffer no node owns; with a content, a constant."""

@@ -22,9 +22,10 @@ from planish.schedule.kernel import Axis, Buffer, Kernel, Load, Stage, Store
 from planish.schedule.layout import assign_layouts, in_memory_order
 from planish.schedule.machine import Machine
 from planish.schedule.prepare import prepare
-from planish.schedule.program import CONTROL, CheckStep, Launch, Step, every_step
+from planish.schedule.program import CONTROL, CheckStep, For, Launch, Step, every_step
 from planish.schedule.sorting import with_work
-from planish.types import TensorType
+from planish.schedule.strips import Cut, runs, told
+from planish.types import TensorType, symbol, symbols_of
 
 Where = tuple[tuple[str, int], ...]
 
@@ -66,7 +67,8 @@ class Lowering:
         """The steps of a program's graph."""
         fused = self.fused(graph, "")
         buffers = Buffers(fused.buffers, fused.views)
-        return self.steps(graph, fused, buffers), buffers
+        cuts = self.machine.threads > 1 and self.disable.isdisjoint({"strips", "schedule"})
+        return self.steps(graph, fused, buffers, self.machine.threads if cuts else 1), buffers
 
     def new_prefix(self) -> str:
         self.parts += 1
@@ -79,16 +81,37 @@ class Lowering:
         self.seconds["fuse"] += perf_counter() - start
         return fused
 
-    def steps(self, graph: Graph, fused: Fused, buffers: Buffers) -> list[Step]:
-        """The steps of a fused graph; `buffers` has its nodes, and takes what else is needed."""
+    def steps(self, graph: Graph, fused: Fused, buffers: Buffers, strips: int = 1) -> list[Step]:
+        """The steps of a fused graph; `buffers` has its nodes, and takes what else is needed. Chains of
+        kernels are cut in so many `strips`."""
         laid = iter(self.laid_out([k for k in fused.kernels if isinstance(k, Kernel)], graph, buffers))
+        ordered = [one if isinstance(one, Node) else next(laid) for one in fused.kernels]
         steps: list[Step] = []
-        for one in fused.kernels:
+        for one in runs(ordered, strips, buffers) if strips > 1 else ordered:
             if isinstance(one, Node):
                 steps += ControlLowering(self, one, buffers).steps()
+            elif isinstance(one, list):
+                steps += self.chain(one, strips, buffers)
             else:
-                steps += [self.launch(k, buffers) for k in self.scheduled(next(laid), buffers)]
+                steps += self.launches(one, buffers)
         return _with_checks(steps, graph.effects, buffers)
+
+    def launches(self, kernel: Kernel, buffers: Buffers) -> list[Step]:
+        return [self.launch(k, buffers) for k in self.scheduled(kernel, buffers)]
+
+    def chain(self, cuts: list[Cut], strips: int, buffers: Buffers) -> list[Step]:
+        """A parallel loop over strips of a chain; where one of its kernels turns out to need another before
+        it, the kernels one by one."""
+        name = f"{self.new_prefix()}t"
+        counter = symbol(name, 0, strips - 1)
+        inside = buffers.copy()
+        made = [self.scheduled(c.strip(strips, counter, inside), inside, one_thread=True) for c in cuts]
+        if any(len(kernels) > 1 for kernels in made):
+            return [s for c in cuts for s in self.launches(c.kernel, buffers)]
+        buffers.take(inside)
+        body = tuple(self.launch(kernel, buffers) for kernel, in made)
+        self.decisions.append(told(cuts, strips, buffers))
+        return [For(symbols_of(counter)[name], strips, body, parallel=True)]
 
     def laid_out(self, kernels: list[Kernel], graph: Graph, buffers: Buffers) -> list[Kernel]:
         if "assign_layouts" in self.disable:
@@ -99,10 +122,11 @@ class Lowering:
         fixed = {buffers.of[n].name for n in (*graph.roots, *items, *operands)}
         return assign_layouts(kernels, buffers, fixed, self.hint, self.decisions)
 
-    def scheduled(self, kernel: Kernel, buffers: Buffers) -> list[Kernel]:
+    def scheduled(self, kernel: Kernel, buffers: Buffers, *, one_thread: bool = False) -> list[Kernel]:
         start = perf_counter()
+        machine = replace(self.machine, threads=1) if one_thread else self.machine
         made = [kernel] if "schedule" in self.disable else schedule_kernel(
-            kernel, self.machine, self.hint, buffers, self.disable, self.choose(kernel, buffers))
+            kernel, machine, self.hint, buffers, self.disable, self.choose(kernel, buffers))
         made = [with_work(k, self.machine.threads, buffers) for k in made]
         if self.observe is not None:
             self.observe(kernel, made[-1])

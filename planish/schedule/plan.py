@@ -182,10 +182,31 @@ class _Planner:
             roots.setdefault(owner, []).append(values[name])
         merged = [Value(owner, values[owner].bytes, min(v.first for v in group), max(v.last for v in group))
                   for owner, group in roots.items()]
+        merged, slots = self.in_slots(merged)
         placed, static_end = _place_static([(v.bytes, v) for v in merged if is_static(v.bytes)])
         symbolic, end = _place_symbolic([v for v in merged if not is_static(v.bytes)], static_end)
         placed |= symbolic
-        return {v.name: placed[owner] for owner, group in roots.items() for v in group}, end
+        return {v.name: placed[slots.get(owner, owner)] for owner, group in roots.items() for v in group}, end
+
+    def in_slots(self, values: list[Value]) -> tuple[list[Value], dict[str, str]]:
+        """The values with those inside a parallel loop put together, and value -> the slot that it is in.
+        The rounds of such a loop are at different places of it: values that take turns have equal sizes, so
+        that a round's piece is the same memory in each, and no other value takes it before all rounds are
+        over."""
+        slots: dict[str, str] = {}
+        for span in self.timeline.parallel:
+            inside = [v for v in values if span[0] <= v.first and v.last <= span[1]]
+            values = [v for v in values if v not in inside]
+            made: list[list[Value]] = []
+            for value in sorted(inside, key=lambda v: (v.first, v.name)):
+                alike = (s for s in made if s[0].bytes == value.bytes and not any(map(value.overlaps, s)))
+                slot = next(alike, None)
+                if slot is None:
+                    made.append(slot := [])
+                slot.append(value)
+            values += [replace(s[0], first=span[0], last=span[1]) for s in made]
+            slots |= {v.name: s[0].name for s in made for v in s}
+        return values, slots
 
     def measure(self, values: dict[str, Value], arena: Dim) -> None:
         sizes = {v.name: hinted(v.bytes, self.hint) for v in values.values()}

@@ -133,12 +133,16 @@ class While:
 @dataclass(frozen=True, eq=False)
 class For:
     """Run `body` once for each value of `counter` from 0 up to `length`, or down to 0 from the end if
-    `reverse`. A check that fails inside ends it."""
+    `reverse`. A check that fails inside ends it.
+
+    The rounds of a `parallel` loop are independent and shared out among threads; each runs its launches in
+    order, on one thread."""
 
     counter: Symbol
     length: Dim
     body: tuple[Step, ...]
     reverse: bool = False
+    parallel: bool = False
 
     reads = writes = ()
 
@@ -203,12 +207,13 @@ class Program:
 
 class Timeline:
     """Steps and the phases they run in; no barrier stands inside a phase. Phases are numbered as written,
-    not as run: a loop is one span of them. A choice and a loop decide in a phase of their own, after a
-    `while`'s condition."""
+    not as run: a loop is one span of them (`loops`; those whose rounds run at the same time are in `parallel`
+    too). A choice and a loop decide in a phase of their own, after a `while`'s condition."""
 
     def __init__(self, steps: Sequence[Step]):
         self.entries: list[tuple[int, Step]] = []
         self.loops: list[tuple[int, int]] = []
+        self.parallel: list[tuple[int, int]] = []
         self.end = self._add(steps, 0)
         self.phase_of = {id(step): phase for phase, step in self.entries}
 
@@ -237,6 +242,8 @@ class Timeline:
             phase = self._add(region, phase)
         if isinstance(step, (While, For)):
             self.loops.append((start, phase - 1))
+        if isinstance(step, For) and step.parallel:
+            self.parallel.append((start, phase - 1))
         return phase
 
     def live_ranges(self, slices: Mapping[str, str]) -> dict[str, tuple[int, int]]:

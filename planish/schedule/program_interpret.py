@@ -3,7 +3,7 @@
 In: a program and arrays for its inputs. Out: its outputs. The arena is one array of bytes and buffers are
 views of it, so a plan that lets two live values overlap gives wrong numbers here too. With `harsh`, what a
 correct program never notices is made worse: memory whose value has had its last use holds 0xFF bytes (NaN),
-and launches without a barrier between them run in reverse.
+and launches without a barrier between them run in reverse, as do the rounds of a parallel loop.
 """
 from __future__ import annotations
 
@@ -97,8 +97,9 @@ class _Machine:
         elif isinstance(step, If):
             self.steps(step.then if self.holds(step) else step.otherwise)
         elif isinstance(step, For):
-            length = self.size(step.length)
-            for i in reversed(range(length)) if step.reverse else range(length):
+            rounds = range(self.size(step.length))
+            backwards = step.reverse or (step.parallel and self.harsh)
+            for i in reversed(rounds) if backwards else rounds:
                 self.sizes[step.counter.name] = i
                 self.steps(step.body)
         else:

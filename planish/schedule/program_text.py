@@ -28,7 +28,8 @@
       ...
     }
 
-`x_i: f32[4] = slice x 16*i` is a piece of `x`. A launch is followed by a barrier unless it says no.
+`x_i: f32[4] = slice x 16*i` is a piece of `x`. The rounds of a loop marked `parallel` are shared out among
+threads. A launch is followed by a barrier unless it says no.
 Constants of up to 16 elements are written out; larger ones as `@c0`, kept in `program_constants`. The
 kernels follow in the form of `schedule/text.py`.
 """
@@ -116,7 +117,8 @@ def _heads(step: Control) -> tuple[str, ...]:
         return f"if {step.predicate} {{", "} else {"
     if isinstance(step, While):
         return f"while {step.predicate} {{", "} do {"
-    return (f"for {step.counter} in {step.length}{' reversed' * step.reverse} {{",)
+    kind = " reversed" * step.reverse + " parallel" * step.parallel
+    return (f"for {step.counter} in {step.length}{kind} {{",)
 
 
 def _place(program: Program, place: Place) -> str:
@@ -148,7 +150,7 @@ def _step(step: Launch | CheckStep) -> str:
 _HEAD = re.compile(r"program (\w+)\((.*?)\) -> \((.*?)\)(?: where (.*))? \{$")
 _PLACE = re.compile(r"(.*?) = (input|output|constant|arena) (.*?)(?: (\[.*\]|@c\d+))?$")
 _SLICE = re.compile(r"(.*?) = slice (\w+) (.*)$")
-_FOR = re.compile(r"for (\w+) in (.*?)( reversed)? \{$")
+_FOR = re.compile(r"for (\w+) in (.*?)( reversed)?( parallel)? \{$")
 _CHOICE = re.compile(r"(if|while) (\w+) \{$")
 _LAUNCH = re.compile(r"(\w+)\((.*)\) -> \((.*)\)( no barrier)?$")
 _CHECK = re.compile(r"check (\w+) (\d+) (\w+) (.*)$")
@@ -191,7 +193,7 @@ class _Parser:
         """Declare the counters of loops: slices, which come first, use them."""
         for line in self.lines:
             if line.startswith("for "):
-                name, length, _ = matched(_FOR, line, "the head of a loop")
+                name, length, *_ = matched(_FOR, line, "the head of a loop")
                 self.scope.dims[name] = symbol(name, 0, self.scope.dim(length) - 1)
 
     def block(self, end: str = "}") -> tuple[Step, ...]:
@@ -224,9 +226,9 @@ class _Parser:
             buffer, code, error, message = matched(_CHECK, line, "a check")
             return CheckStep(buffer, int(code), error, ast.literal_eval(message))
         if line.startswith("for "):
-            name, length, reverse = matched(_FOR, line, "the head of a loop")
+            name, length, reverse, parallel = matched(_FOR, line, "the head of a loop")
             counter = symbols_of(self.scope.dims[name])[name]
-            return For(counter, self.scope.dim(length), self.block(), bool(reverse))
+            return For(counter, self.scope.dim(length), self.block(), bool(reverse), bool(parallel))
         choice = _CHOICE.match(line)
         if choice is None:
             return self.launch(line)

@@ -12,6 +12,7 @@ import numpy as np
 
 from planish.errors import VerificationError
 from planish.ops.check import error_class
+from planish.schedule.access import step_of
 from planish.schedule.expression import spell_load
 from planish.schedule.kernel import Axis, Buffer, Kernel, Load, stage_stores, stage_values, walk
 from planish.schedule.points import corner_points, dim_values
@@ -24,6 +25,7 @@ from planish.schedule.program import (
     Place,
     Program,
     Step,
+    Timeline,
     While,
     base_of,
     every_step,
@@ -32,7 +34,7 @@ from planish.schedule.program import (
 )
 from planish.schedule.program_text import print_steps
 from planish.schedule.verify import CONTEXT, verify_kernel
-from planish.types import BOOL, symbols_of
+from planish.types import BOOL, is_static, symbols_of
 
 Where = Step | Place | None
 
@@ -58,6 +60,7 @@ def _faults(program: Program) -> Iterator[tuple[Where, str]]:
     yield from _launches(program)
     yield from _order(program)
     yield from _barriers(program)
+    yield from _rounds(program)
     yield from _arena(program)
 
 
@@ -214,6 +217,39 @@ def _barriers(program: Program) -> Iterator[tuple[Where, str]]:
         together.append(step)
 
 
+def _rounds(program: Program) -> Iterator[tuple[Where, str]]:
+    """Rounds of a parallel loop, which run at the same time: each writes pieces of its own, and of what is
+    written reads its own."""
+    for step in every_step(program.steps):
+        if isinstance(step, For) and step.parallel:
+            yield from _round(program, step)
+
+
+def _round(program: Program, loop: For) -> Iterator[tuple[Where, str]]:
+    places, slices = program.places, program.slices
+    written: dict[str, Place] = {}
+    for step in loop.body:
+        if not isinstance(step, Launch):
+            yield step, "a parallel loop has launches only"
+            return
+        for name in step.writes:
+            piece = written.setdefault(base_of(name, slices), places[name])
+            if not _are_apart(piece, loop.counter.name):
+                yield step, f"{name} is not a piece for each round of the parallel loop around it"
+    for step in loop.body:
+        for name in (*step.reads, *step.writes):
+            mine = written.get(base_of(name, slices))
+            if mine is not None and (places[name].base, places[name].offset, places[name].bytes) != (
+                    mine.base, mine.offset, mine.bytes):
+                yield step, f"{name} is not the piece that its round of the parallel loop writes"
+
+
+def _are_apart(piece: Place, counter: str) -> bool:
+    """Whether a slice is other memory in every round."""
+    step = step_of(piece.offset, counter) if piece.kind == "slice" else None
+    return is_static(step) and is_static(piece.bytes) and abs(step) >= piece.bytes
+
+
 def _bases(name: str, slices: dict[str, str]) -> Iterator[str]:
     """What a slice is a piece of, from the nearest on."""
     while name in slices:
@@ -229,8 +265,10 @@ def _memory(step: Launch, program: Program) -> tuple[set[str], set[str]]:
 # --- the arena
 
 def _arena(program: Program) -> Iterator[tuple[Where, str]]:
-    """Buffers that live at the same time lie apart; each lies inside the arena, aligned to its elements."""
+    """Buffers that live at the same time lie apart; each lies inside the arena, aligned to its elements. In
+    a parallel loop all rounds' pieces live at once, but a round takes turns with itself: the same memory."""
     live = live_ranges(program)
+    loops = Timeline(program.steps).parallel
     placed = [p for p in program.buffers if p.kind == "arena" and p.name in live]
     sizes, count = corner_points(program.symbols, ())
     for i in range(count):
@@ -239,7 +277,12 @@ def _arena(program: Program) -> Iterator[tuple[Where, str]]:
         where = " at " + ", ".join(f"{n}={v}" for n, v in at.items()) if at else ""
         yield from ((p, fault + where) for p in placed for fault in _inside(p, spans[p.name], program, at))
         for a, b in combinations(placed, 2):
-            if not _overlap(spans[a.name], spans[b.name]) or not _meet(live[a.name], live[b.name]):
+            if not _overlap(spans[a.name], spans[b.name]):
+                continue
+            if not _meet(live[a.name], live[b.name]):
+                if spans[a.name] != spans[b.name] and any(_within(loop, live[a.name], live[b.name])
+                                                          for loop in loops):
+                    yield b, f"{b.name} overlaps {a.name} in other rounds of a parallel loop{where}"
                 continue
             old, new = sorted((a, b), key=lambda p: live[p.name])
             if spans[a.name] != spans[b.name] or not _written_over(program, old.name, new.name):
@@ -295,6 +338,10 @@ def _inside(place: Place, span: tuple[int, int], program: Program, sizes: dict[s
 
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
     return max(a[0], b[0]) < min(a[1], b[1])
+
+
+def _within(span: tuple[int, int], *ranges: tuple[int, int]) -> bool:
+    return all(span[0] <= first and last <= span[1] for first, last in ranges)
 
 
 def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:

@@ -16,7 +16,7 @@ from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.program import ProgramCode, write_program
 from planish.codegen.llvm.version import generator_version
 from planish.ir.graph import Graph
-from planish.schedule.program import CheckStep, Program, every_step
+from planish.schedule.program import CheckStep, For, Program, every_step
 from planish.types import Dim, TensorType, is_static
 
 
@@ -84,5 +84,6 @@ def generate(program: Program, outputs: tuple[tuple[str, int], ...], graph: Grap
     symbols = {s.name for s in program.symbols}
     extra = tuple(d for d in sizes if not is_static(d) and str(d) not in symbols)
     code = write_program(program, target, numerics, extra)
-    work = sum(any(a.parallel for a in k.shared) for k in program.kernels)
+    loops = sum(isinstance(s, For) and s.parallel for s in program.steps)
+    work = loops + sum(any(a.parallel for a in k.shared) for k in program.kernels)
     return NativeCode(program, code, target, inputs, results, work)

@@ -104,10 +104,11 @@ class _Body:
                  pool: Value):
         self.b, self.names, self.pointers, self.sizes, self.pool = b, names, pointers, sizes, pool
         self.frame, self.tid, self.threads = b.parameters
+        self.is_alone = False  # in a round of a parallel loop
         self.tail = {id(step) for step in _tail(program.steps)}
         every = list(every_step(program.steps))
         self.failed = Cell(b, "i1") if any(isinstance(s, CheckStep) for s in every) else None
-        self.counters = {s.counter.name: Cell(b) for s in every if isinstance(s, For)}
+        self.counters = {s.counter.name: Cell(b) for s in every if isinstance(s, For) and not s.parallel}
         if self.failed is not None:
             self.failed.set(Value("i1", "false"))
 
@@ -127,6 +128,8 @@ class _Body:
             self.check(step)
         elif isinstance(step, If):
             self.choice(step)
+        elif isinstance(step, For) and step.parallel:
+            self.shared_rounds(step)
         else:
             with self.enough_threads(step):
                 if isinstance(step, While):
@@ -167,6 +170,8 @@ class _Body:
         return found
 
     def barrier(self) -> None:
+        if self.is_alone:
+            return
         self.b.call("planish_barrier", "void", [self.pool, self.tid, self.threads])
 
     def region(self, steps: Sequence[Step], counters: dict[str, Value] | None = None) -> None:
@@ -215,6 +220,20 @@ class _Body:
         self.goes_on(loop)
         self.region(step.body)
         loop.end()
+
+    def shared_rounds(self, step: For) -> None:
+        """A thread's share of the rounds of a parallel loop, each run as by one thread alone."""
+        b, tid, threads = self.b, self.tid, self.threads
+        length = self.pointers.expressions.dim(step.length)
+        share = b.bin("udiv", b.add(length, b.add(threads, b.i64(-1))), threads)
+        first = b.intrinsic("smin", b.mul(tid, share), length)
+        loop = b.loop(first, b.intrinsic("smin", b.add(first, share), length), b.i64(1), hint="round")
+        self.tid, self.threads, self.is_alone = b.i64(0), b.i64(1), True
+        self.region(step.body, {step.counter.name: loop.index})
+        self.tid, self.threads, self.is_alone = tid, threads, False
+        loop.end()
+        if id(step) not in self.tail:
+            self.barrier()
 
     def for_loop(self, step: For) -> None:
         b, counter = self.b, self.counters[step.counter.name]
