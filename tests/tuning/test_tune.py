@@ -104,7 +104,7 @@ def test_a_kernel_that_another_program_has_met(graph: Graph, monkeypatch: pytest
     judge = Judge(monkeypatch, "tile 4x3", "tuned kernels")
     compile_graph(graph, TUNED)
     before = judge.contests
-    twice = planish.make_graph(lambda x: (layer(x), np.exp(layer(-x))))(X)
+    twice = planish.make_graph(lambda x: (layer(x), np.exp(layer(x[:49]))))(X)
     found = compile_graph(twice, TUNED).report.tuning
     kernel, = (f for f in found if f.what == "dot_general, maximum f32[50, 80]")
     assert kernel.remembered and judge.contests > before
