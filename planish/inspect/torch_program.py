@@ -55,7 +55,8 @@ class HostOp:
 
 @dataclass(frozen=True)
 class TorchGraph:
-    """One compiled graph. `kind` is "inference", "forward" or "backward"; `ms` is per call."""
+    """One compiled graph. `kind` is "inference", "forward" or "backward"; `ms` is per call; `full_capture` is
+    why AOTAutograd captured it ("": it did not)."""
 
     name: str
     kind: str
@@ -66,6 +67,7 @@ class TorchGraph:
     calls: int
     ms: float
     explanation: Explanation | None
+    full_capture: str = ""
 
 
 @dataclass(frozen=True)
@@ -241,14 +243,16 @@ def _is_inside(event: Any) -> bool:
 def _graph(run: GraphRun) -> TorchGraph:
     kind, calls = run.name.partition("_")[0], run.calls
     if run.program is None:
-        return TorchGraph(run.name, kind, run.operators, 0, [], run.compile_seconds * 1e3, calls, 0.0, None)
+        took = run.compile_seconds * 1e3
+        return TorchGraph(run.name, kind, run.operators, 0, [], took, calls, 0.0, None, run.full_capture)
     compiled = run.program.compiled
     what = explanation(compiled)
     hosts = host_ops(compiled.optimized)
     # The first call of a graph that folds weights compiles it.
     ms = (run.seconds - run.first_seconds) * 1e3 / max(calls - 1, 1)
     kernels, compile_ms = what.kernels.after, run.compile_seconds * 1e3
-    return TorchGraph(run.name, kind, run.operators, kernels, hosts, compile_ms, calls, ms, what)
+    reason = run.full_capture
+    return TorchGraph(run.name, kind, run.operators, kernels, hosts, compile_ms, calls, ms, what, reason)
 
 
 def host_ops(graph: Graph) -> list[HostOp]:
@@ -310,10 +314,11 @@ def _milliseconds_line(share: Share) -> str:
 
 
 def _graph_line(graph: TorchGraph) -> str:
+    captured = f"\n  captured by AOTAutograd: {graph.full_capture}" if graph.full_capture else ""
     return (
         f"{graph.name}: {_count(graph.operators, 'operator')} in {_count(graph.kernels, 'kernel')}, "
         f"{_count(len(graph.host_ops), 'host op')}, compiled in {graph.compile_ms:.0f} ms, "
-        f"{graph.ms:.3f} ms a call"
+        f"{graph.ms:.3f} ms a call{captured}"
     )
 
 

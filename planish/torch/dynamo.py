@@ -1,5 +1,6 @@
 """The backend of torch.compile: Dynamo captures, AOTAutograd makes functional ATen graphs of forward and
-backward and sees to mutation and aliasing, and planish compiles each graph.
+backward and sees to mutation and aliasing, and planish compiles each graph. An inference in which there is
+nothing to see to goes a shorter way to its ATen graph (`light.py`).
 
     torch.compile(model, backend="planish", options={"numerics": "strict"})
 """
@@ -13,9 +14,11 @@ from typing import Any
 
 from planish.capture.torch import Captured, decompositions, translate
 from planish.compiler import Compiled, compile_graph
-from planish.torch import watch
+from planish.torch import light, watch
+from planish.torch.light import NotLight, capture_light
 from planish.torch.program import TorchProgram
 from planish.torch.settings import Settings, settings_of
+from planish.torch.watch import Run
 from planish.torch.weights import WithWeights
 
 _numbers = count()
@@ -49,23 +52,38 @@ def compile_dynamo(
 ) -> Callable[..., Any]:
     """What Dynamo calls with the arguments of its graph: AOTAutograd's function; or, where that has nothing
     to do before or after the call, the program itself, which `on_plain` is told of."""
+    watch.on_compile()
+    number = next(_numbers)
+    try:
+        graph = capture_light(module)
+    except NotLight as reason:
+        watch.on_full_capture(number, str(reason))
+        return compile_fully(module, example_inputs, settings, on_plain, number)
+    places = light.static_arguments(module) if settings.freeze else []
+    program, run = build_inference(graph, settings, f"inference_{number}", places)
+    return plain_call(program, run, on_plain) or unboxed(run)
+
+
+def compile_fully(
+    module: Any,
+    example_inputs: Sequence[Any],
+    settings: Settings,
+    on_plain: Callable[[TorchProgram | WithWeights], None] | None,
+    number: int,
+) -> Callable[..., Any]:
+    """The same by AOTAutograd."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    watch.on_compile()
-    number = next(_numbers)
     plain: list[Callable[..., Any]] = []
 
     def compile_inference(graph: Any, inputs: Any) -> Callable[[list[Any]], Sequence[Any]]:
-        name = f"inference_{number}"
-        program = build_inference(graph, settings, name)
-        run = boxed(program)
-        watched = watch.on_graph(name, graph, run)
-        if watched is run and len(inputs) == len(example_inputs) and is_plain():
-            plain.append(unpacked(program))
-            if on_plain is not None:
-                on_plain(program)
-        return watched
+        places = static_arguments(graph) if settings.freeze else []
+        program, run = build_inference(graph, settings, f"inference_{number}", places)
+        if len(inputs) == len(example_inputs) and is_plain():
+            call = plain_call(program, run, on_plain)
+            plain.extend([] if call is None else [call])
+        return run
 
     compiler = aot_autograd(
         fw_compiler=lambda graph, inputs: compile_part(graph, settings, f"forward_{number}"),
@@ -100,12 +118,30 @@ def compile_part(graph: Any, settings: Settings, name: str) -> Callable[[list[An
     return watch.on_graph(name, graph, boxed(build(graph, settings, name, {}, in_turns=True)))
 
 
-def build_inference(graph: Any, settings: Settings, name: str) -> TorchProgram | WithWeights:
-    static = static_arguments(graph) if settings.freeze else ()
-    if not static:
-        return build(graph, settings, name, {})
-    names = {i: node.name for i, node in enumerate(graph.graph.nodes) if node.op == "placeholder"}
-    return WithWeights(lambda weights: build(graph, settings, name, weights), static, names)
+def build_inference(
+    graph: Any, settings: Settings, name: str, static: Sequence[int]
+) -> tuple[TorchProgram | WithWeights, Run]:
+    """A graph's program, in which the arguments `static` are constants, and the call of it."""
+    program: TorchProgram | WithWeights
+    if static:
+        names = {i: node.name for i, node in enumerate(graph.graph.nodes) if node.op == "placeholder"}
+        program = WithWeights(lambda weights: build(graph, settings, name, weights), static, names)
+    else:
+        program = build(graph, settings, name, {})
+    return program, watch.on_graph(name, graph, boxed(program))
+
+
+def plain_call(
+    program: TorchProgram | WithWeights,
+    run: Run,
+    on_plain: Callable[[TorchProgram | WithWeights], None] | None,
+) -> Callable[..., Any] | None:
+    """What takes the arguments of a program to which nobody listens one by one; `on_plain` is told of it."""
+    if watch.listens_to(run):
+        return None
+    if on_plain is not None:
+        on_plain(program)
+    return unpacked(program)
 
 
 def static_arguments(graph: Any) -> list[int]:
@@ -149,7 +185,16 @@ def unpacked(program: TorchProgram | WithWeights) -> Callable[..., Sequence[Any]
     return run
 
 
-def boxed(program: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:
+def unboxed(run: Run) -> Callable[..., Sequence[Any]]:
+    """`run`, taking arguments one by one."""
+
+    def call(*arguments: Any) -> Sequence[Any]:
+        return run(list(arguments))
+
+    return call
+
+
+def boxed(program: Callable[[Sequence[Any]], Sequence[Any]]) -> Run:
     """AOTAutograd's calling convention: one list, emptied so that arguments can die early."""
 
     def run(arguments: list[Any]) -> Sequence[Any]:

@@ -39,10 +39,11 @@ Run = Callable[[list[Any]], Sequence[Any]]
 
 @dataclass
 class GraphRun:
-    """One compiled graph: its ATen calls, its program (None before a first call that folds weights), and what
-    its calls took."""
+    """One compiled graph: its ATen calls, its program (None before a first call that folds weights), what its
+    calls took, and why AOTAutograd captured it ("": it did not)."""
 
     name: str
+    full_capture: str = ""
     operators: int = 0
     program: Any = None
     compile_seconds: float = 0.0
@@ -56,6 +57,7 @@ class Watch:
     """What was heard while it was open. With `marking`, calls of compiled graphs show in torch's profiler."""
 
     compiles: int = 0
+    full_captures: dict[str, str] = field(default_factory=dict)
 
     breaks: list[Break] = field(default_factory=list)
     recompiles: list[Recompile] = field(default_factory=list)
@@ -251,8 +253,20 @@ def on_graph(name: str, graph: Any, run: Run) -> Run:
     for watch in _watches:
         entry = _graph(watch, name)
         entry.operators = len(calls)
+        entry.full_capture = watch.full_captures.get(name.rpartition("_")[2], "")
         run = _counted(run, watch, entry)
     return run
+
+
+def on_full_capture(number: int, reason: str) -> None:
+    """Called when AOTAutograd is to capture a graph: why."""
+    for watch in _watches:
+        watch.full_captures[str(number)] = reason
+
+
+def listens_to(run: Run) -> bool:
+    """Whether a watch counts the calls of what `on_graph` gave."""
+    return getattr(run, "is_counted", False)
 
 
 def _counted(run: Run, watch: Watch, graph: GraphRun) -> Run:
@@ -268,7 +282,7 @@ def _counted(run: Run, watch: Watch, graph: GraphRun) -> Run:
             graph.first_seconds = graph.first_seconds if graph.calls else seconds
             graph.calls, graph.seconds = graph.calls + 1, graph.seconds + seconds
 
-    counted._boxed_call = True  # type: ignore[attr-defined]
+    counted._boxed_call = counted.is_counted = True  # type: ignore[attr-defined]
     return counted
 
 
