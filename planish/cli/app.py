@@ -203,6 +203,11 @@ def tune(request: Request, budget: Budget = 120.0, tried: TriedOption = False) -
         except KeyboardInterrupt:
             is_stopped = True
     show_findings(session.findings, tried=tried, as_json=request.as_json)
+    if not request.as_json:
+        from planish.inspect import tables
+        from planish.inspect.machine import machine_info
+
+        show(tables.machine(machine_info()))
     if is_stopped:
         print("Stopped; what is listed is kept. Run it again to go on.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)

@@ -10,7 +10,8 @@ import hashlib
 import json
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from math import prod
 from typing import Any
@@ -25,25 +26,27 @@ from planish.ops.contract import free_axes
 from planish.ops.host import HostAttributes, HostFunction, host_function
 from planish.ops.record import get_op
 from planish.schedule.scalars import hinted
-from planish.types import FLOAT32, FLOAT64, is_static
+from planish.types import FLOAT32, FLOAT64, DType, is_static
 
 Hint = dict[str, int]
 
 
 def libraries_of(node: Node) -> list[str]:
     """The libraries that have a kernel for an op, by the name of the host function."""
+    if node.op.name not in TAKEN or not _is_plain(node):
+        return []
     found = [name for name, (op, _) in KERNELS.items() if op == node.op.name]
-    return [name for name in found if (not name.startswith("torch") or "torch" in sys.modules)
-            and node.operands[0].dtype in (FLOAT32, FLOAT64) and _takes(name, node)]
+    return [name for name in found if not name.startswith("torch") or "torch" in sys.modules]
 
 
-def _takes(name: str, node: Node) -> bool:
-    a = node.attributes
-    if node.op.name == "conv":
-        spatial = len(a.strides)
-        return 1 <= spatial <= 3 and all(d == 1 for d in a.lhs_dilation) and a.result is None \
-            and all(is_static(p) for pair in a.padding for p in pair)
-    return getattr(a, "result", None) is None
+def _is_plain(node: Node) -> bool:
+    """Whether an op is one that libraries have: of floats, and a convolution that takes its operand as it is.
+    """
+    a, dtype = node.attributes, node.operands[0].dtype
+    if dtype not in (FLOAT32, FLOAT64) or a.result not in (None, dtype):
+        return False
+    return node.op.name != "conv" or (1 <= len(a.strides) <= 3 and all(d == 1 for d in a.lhs_dilation)
+                                      and all(is_static(p) for pair in a.padding for p in pair))
 
 
 def op_key(node: Node, hint: Hint) -> str:
@@ -104,7 +107,7 @@ def numpy_dot_general(*arrays: np.ndarray, **parameters: Any) -> np.ndarray:
 @host_function("torch_dot_general")
 def torch_dot_general(a: np.ndarray, b: np.ndarray, *, lhs_contract: tuple[int, ...],
                       rhs_contract: tuple[int, ...], lhs_batch: tuple[int, ...], rhs_batch: tuple[int, ...],
-                      alpha: float, result: None) -> np.ndarray:
+                      alpha: float, result: DType | None) -> np.ndarray:
     """One batched product by torch's BLAS."""
     import torch
 
@@ -123,7 +126,7 @@ def torch_dot_general(a: np.ndarray, b: np.ndarray, *, lhs_contract: tuple[int, 
 
 @host_function("torch_conv")
 def torch_conv(x: np.ndarray, w: np.ndarray, *, strides: tuple[int, ...], padding: Any, rhs_dilation: Any,
-               lhs_dilation: Any, groups: int, result: None) -> np.ndarray:
+               lhs_dilation: Any, groups: int, result: DType | None) -> np.ndarray:
     """A convolution by torch's kernels (oneDNN)."""
     import torch
 
@@ -136,6 +139,18 @@ def torch_conv(x: np.ndarray, w: np.ndarray, *, strides: tuple[int, ...], paddin
         made = function(given, _tensor(w), None, tuple(strides), tuple(low for low, _ in padding),
                         tuple(rhs_dilation), groups)
     return made.contiguous().numpy()
+
+
+@contextmanager
+def real_tensors() -> Iterator[None]:
+    """torch's kernels run, also while a program is traced with tensors that hold nothing."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield
 
 
 def _tensor(array: np.ndarray) -> Any:

@@ -32,7 +32,7 @@ from planish.logs import channel
 from planish.schedule.choice import ANALYTIC, Choice
 from planish.tuning.database import Database, default_database
 from planish.tuning.decisions import UNTUNED, Decisions
-from planish.tuning.library import TAKEN, alone, kernel_of, libraries_of, op_key
+from planish.tuning.library import alone, kernel_of, libraries_of, op_key, real_tensors
 from planish.tuning.machine import libraries, signature
 from planish.tuning.pairs import Clock
 from planish.tuning.record import Finding, Kind
@@ -101,7 +101,8 @@ def tune(road: Road) -> tuple[Decisions, list[Finding]]:
     """What is decided for a program, and all findings about it."""
     session = _session.get() or Session()
     before = len(session.findings)
-    decisions = _Tuner(road, session, default_database()).decisions()
+    with real_tensors():
+        decisions = _Tuner(road, session, default_database()).decisions()
     return decisions, session.findings[before:]
 
 
@@ -123,7 +124,7 @@ class _Tuner:
         graphs = self.road.scheduled()
         found = {s.key: s for graph, setting in graphs for s in subjects(graph, setting)}
         nodes = {op_key(n, setting.hint): (n, setting) for graph, setting in graphs for n in graph.nodes()
-                 if n.op.name in TAKEN and libraries_of(n)}
+                 if libraries_of(n)}
         self.total = len(found) + len(nodes) + 3
         kernels = [(s.key, choice) for s in found.values() if (choice := self.kernel(s)) != ANALYTIC]
         ops = [(k, name) for k, (n, setting) in nodes.items() if (name := self.op(k, n, setting))]
