@@ -45,6 +45,24 @@ def test_gradients(mask: str, dtype: str) -> None:
         torch.testing.assert_close(a, b, rtol=5 * near, atol=5 * near)
 
 
+@pytest.mark.parametrize("mask", [m for m in MASKS if m != "causal"] + ["causal heads"])
+def test_heads_that_share_keys(mask: str) -> None:
+    """enable_gqa, in training and without: natively."""
+    _, options = given(mask.removesuffix(" heads"), torch.float32)
+    keys = 9 if mask == "causal heads" else 13
+    leaves = [torch.randn(2, heads, n, 16, requires_grad=True) for heads, n in ((6, 9), (2, keys), (2, keys))]
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **options)
+
+    compiled = torch.compile(attend, backend="planish", options={"host": False})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*leaves), attend(*leaves), rtol=1e-5, atol=1e-5)
+    got, expected = (torch.autograd.grad(call(*leaves).square().sum(), leaves) for call in (compiled, attend))
+    for a, b in zip(got, expected):
+        torch.testing.assert_close(a, b, rtol=5e-5, atol=5e-5)
+
+
 def test_training_scores_once() -> None:
     """What a training step keeps of the sums comes from the same scores: one kernel forwards, five products
     backwards, none of them of stored weights."""

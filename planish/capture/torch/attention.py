@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any
 
-from planish.capture.torch.call import Call, broadcast, cast, number, translates
-from planish.capture.torch.contractions import product
+from planish.capture.torch.call import Call, broadcast, cast, number, reshaped, translates
 from planish.capture.torch.movement import positions
 from planish.ir import Node
 from planish.ops.rules import ops
@@ -22,13 +22,37 @@ def _scale(call: Call, q: Node, scale: float | None) -> float:
     return 1 / sqrt(q.shape[-1])
 
 
-def _scores(call: Call, q: Node, k: Node, causal: bool, mask: Node | None, scale: float) -> Node:
-    """scale q k^T + mask, in float32."""
-    batch, last = tuple(range(q.ndim - 2)), (q.ndim - 1,)
-    wide = q.dtype.accumulator
-    scores = ops.dot_general(
-        q, k, lhs_contract=last, rhs_contract=last, lhs_batch=batch, rhs_batch=batch, alpha=scale, result=wide
+def _group(q: Node, k: Node) -> int:
+    """How many heads of queries share a head of keys (enable_gqa)."""
+    if q.ndim < 3 or q.shape[-3] == k.shape[-3]:
+        return 1
+    heads, shared = q.shape[-3], k.shape[-3]
+    assert is_static(heads) and is_static(shared)
+    return heads // shared
+
+
+def _grouped(x: Node, group: int) -> Node:
+    """[..., heads, rows, columns], of queries or a mask, as [..., shared heads, group, rows, columns]."""
+    if group == 1 or x.ndim < 3:
+        return x
+    *batch, heads, rows, columns = x.shape
+    groups = (1, 1) if heads == 1 else (heads // group, group)
+    return ops.reshape(x, shape=(*batch, *groups, rows, columns))
+
+
+def _times(x: Node, y: Node, over: int, **more: Any) -> Node:
+    """The product of x, by groups, with keys or values y, over x's last axis and y's axis `over`, counted
+    from the end."""
+    batch, along = tuple(range(y.ndim - 2)), ((x.ndim - 1,), (y.ndim + over,))
+    return ops.dot_general(
+        x, y, lhs_contract=along[0], rhs_contract=along[1], lhs_batch=batch, rhs_batch=batch, **more
     )
+
+
+def _scores(call: Call, q: Node, k: Node, causal: bool, mask: Node | None, scale: float) -> Node:
+    """scale q k^T + mask, in float32; q and mask by groups."""
+    wide = q.dtype.accumulator
+    scores = _times(q, k, -1, alpha=scale, result=wide)
     hidden = number(float("-inf"), wide)
     if causal:
         row, column = (positions(call, scores.shape[-2:], axis) for axis in (0, 1))
@@ -52,15 +76,18 @@ def flash_attention(
     """The result, and the logarithm of the sum of exponentials per query, which training keeps."""
     if dropout:
         call.refuse("the fused attention has no dropout")  # torch takes attention with dropout apart
-    given = _scale(call, q, scale)
+    given, group = _scale(call, q, scale), _group(q, k)
+    queries, masks = _grouped(q, group), [] if mask is None else [_grouped(mask, group)]
     if mask is not None and mask.dtype not in (BOOL, q.dtype):
-        return _of_scores(_scores(call, q, k, causal, mask, given), v)
-    masks = [] if mask is None else [mask]
-    result = ops.attention(q, k, v, *masks, scale=given, causal=causal, unseen="zero")
-    if not call.uses(LOGSUMEXP):
-        return result, broadcast(number(0, FLOAT32), q.shape[:-1])
-    sums = ops.attention_logsumexp(q, k, *masks, scale=given, causal=causal, unseen="zero")
-    return result, cast(sums, FLOAT32)
+        result, sums = _of_scores(_scores(call, queries, k, causal, masks[0], given), v)
+    else:
+        options: dict[str, Any] = {"scale": given, "causal": causal, "unseen": "zero"}
+        keys, values = (x if group == 1 else reshaped(x, (*x.shape[:-2], 1, *x.shape[-2:])) for x in (k, v))
+        result = ops.attention(queries, keys, values, *masks, **options)
+        sums = broadcast(number(0, FLOAT32), queries.shape[:-1])
+        if call.uses(LOGSUMEXP):
+            sums = cast(ops.attention_logsumexp(queries, keys, *masks, **options), FLOAT32)
+    return reshaped(result, (*q.shape[:-1], v.shape[-1])), reshaped(sums, q.shape[:-1])
 
 
 def _of_scores(scores: Node, v: Node) -> tuple[Node, Node]:
@@ -70,7 +97,7 @@ def _of_scores(scores: Node, v: Node) -> tuple[Node, Node]:
     blind = ops.eq(largest, number(float("-inf"), wide))
     e = ops.exp(scores - ops.select(blind, number(0, wide), largest))
     total = ops.reduce_sum(e, axes=last, keepdims=True)
-    result = product(cast(e / ops.select(blind, number(1, wide), total), v.dtype), v)
+    result = _times(cast(e / ops.select(blind, number(1, wide), total), v.dtype), v, -2)
     logsumexp = ops.reshape(largest + ops.log(total), shape=scores.shape[:-1])
     return result, cast(logsumexp, FLOAT32)
 
@@ -89,27 +116,23 @@ def flash_attention_backward(
     mask: Node | None,
     scale: float | None,
 ) -> tuple[Node, ...]:
-    """With p the weights: dv = p^T g, ds = p (g v^T - sum(g out)), dq = scale ds k, dk = scale ds^T q."""
+    """With p the weights: dv = p^T g, ds = p (g v^T - sum(g out)), dq = scale ds k, dk = scale ds^T q. The
+    queries that share a key are summed over."""
     if dropout:
         call.refuse("the fused attention has no dropout")
-    given, wide, dtype = _scale(call, q, scale), q.dtype.accumulator, q.dtype
-    batch, last, row = tuple(range(q.ndim - 2)), (q.ndim - 1,), (q.ndim - 2,)
-    scores = _scores(call, q, k, causal, mask, given)
-    column = ops.reshape(cast(logsumexp, wide), shape=(*logsumexp.shape, 1))
+    given, wide, dtype, group = _scale(call, q, scale), q.dtype.accumulator, q.dtype, _group(q, k)
+    shape = q.shape
+    g, q, out = (_grouped(x, group) for x in (g, q, out))
+    scores = _scores(call, q, k, causal, None if mask is None else _grouped(mask, group), given)
+    column = ops.reshape(cast(logsumexp, wide), shape=(*q.shape[:-1], 1))
     blind = ops.eq(column, number(float("-inf"), wide))
     p = ops.select(blind, number(0, wide), ops.exp(scores - column))
-    share = ops.reduce_sum(cast(g, wide) * cast(out, wide), axes=last, keepdims=True)
-    gp = ops.dot_general(
-        g, v, lhs_contract=last, rhs_contract=last, lhs_batch=batch, rhs_batch=batch, result=wide
-    )
-    ds = cast(p * (gp - share), dtype)
-    dv = ops.dot_general(
-        cast(p, dtype), g, lhs_contract=row, rhs_contract=row, lhs_batch=batch, rhs_batch=batch
-    )
-    dq = ops.dot_general(
-        ds, k, lhs_contract=last, rhs_contract=row, lhs_batch=batch, rhs_batch=batch, alpha=given
-    )
-    dk = ops.dot_general(
-        ds, q, lhs_contract=row, rhs_contract=row, lhs_batch=batch, rhs_batch=batch, alpha=given
-    )
-    return dq, dk, dv
+    share = ops.reduce_sum(cast(g, wide) * cast(out, wide), axes=(g.ndim - 1,), keepdims=True)
+    ds = cast(p * (_times(g, v, -1, result=wide) - share), dtype)
+    rows = tuple(range(k.ndim - 2, q.ndim - 1))
+    batch = tuple(range(k.ndim - 2))
+    over: dict[str, Any] = dict.fromkeys(("lhs_contract", "rhs_contract"), rows)
+    over |= dict.fromkeys(("lhs_batch", "rhs_batch"), batch)
+    dv = ops.dot_general(cast(p, dtype), g, **over)
+    dk = ops.dot_general(ds, q, alpha=given, **over)
+    return reshaped(_times(ds, k, -2, alpha=given), shape), dk, dv
