@@ -4,8 +4,9 @@ In: a rule. Out: a CheckReport, or UnsoundRule with the counterexample. Random i
 run before and after on random and special values (NaN, inf, -0.0, subnormals, INT_MIN) by the reference
 interpreter.
 exact          the same bits, up to which NaN
-default, fast  within the tolerance of the ops; NaN and inf where they were. Their special values leave out
-               the extremes: an intermediate result may overflow on one side only
+default, fast  within the tolerance of the ops, or twice the error that the graph before has itself; NaN and
+               inf where they were. Their special values leave out the extremes: an intermediate result may
+               overflow on one side only
 """
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ CHECKED = (FLOAT32, INT32, BOOL, FLOAT16, UINT8, INT8, FLOAT64, BFLOAT16)
 INSTANCES = 4   # per dtype that the rule fires on
 ATTEMPTS = 120  # to find them on a first dtype
 FEWER = 30      # on the others
+TIMES_OWN_ERROR = 2.0  # of a graph's own error, which what takes its place may have
 KINDS = ("random", "special", "few", "zeros")  # what the inputs of one comparison hold
 
 
@@ -184,7 +186,16 @@ def _allowance(before: Graph, after: Graph, arrays: Sequence[np.ndarray],
     sizes = np.abs(np.concatenate([expected.ravel(), magnitude.ravel()]).astype(np.float64))
     largest = float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
     scale = sum(row.scale for row in rows)
-    return ulps * float(limits.eps), scale * largest + ulps * float(limits.smallest_subnormal)
+    own = TIMES_OWN_ERROR * _own_error(before, arrays, expected)
+    return ulps * float(limits.eps), scale * largest + ulps * float(limits.smallest_subnormal) + own
+
+
+def _own_error(graph: Graph, arrays: Sequence[np.ndarray], results: np.ndarray) -> float:
+    """The largest error of a graph's results against its value in float64."""
+    exact, = interpret(graph, arrays, precision="float64")
+    with np.errstate(all="ignore"):
+        error = np.abs(results.astype(np.float64) - exact)
+    return float(np.max(error, initial=0.0, where=np.isfinite(error)))
 
 
 def _counterexample(rule: Rule, before: Graph, after: Graph, arrays: Sequence[np.ndarray], expected: Any,

@@ -9,7 +9,7 @@ import numpy as np
 from planish.ir import Node
 from planish.rewrite.pattern import Pattern, Variable, describe, uniform_value
 from planish.rewrite.rule import Guard, Match
-from planish.types import DType
+from planish.types import FLOAT32, DType
 
 
 def _dtype_of(pattern: Pattern, match: Match) -> DType:
@@ -38,6 +38,14 @@ def is_wide_float(pattern: Pattern) -> Guard:
     def guard(match: Match) -> bool | str:
         dtype = _dtype_of(pattern, match)
         return (dtype.is_float and not dtype.is_narrow_float) or f"{dtype.name} is not float32 or float64"
+    return guard
+
+
+def is_float32(pattern: Pattern) -> Guard:
+    """float32 alone: for rules whose check needs a wider type to measure by."""
+    def guard(match: Match) -> bool | str:
+        dtype = _dtype_of(pattern, match)
+        return dtype is FLOAT32 or f"{dtype.name} is not float32"
     return guard
 
 

@@ -35,7 +35,8 @@ GRAIN = 8           # parallel points per thread that are enough to even out the
 COLUMNS = 4         # registers of columns that are reduced side by side: independent sums, whole cache lines
 REDUCE_UNROLL = 4   # accumulators of a reduction: latency 4 of an addition, hidden
 HEAVY = 12          # pointwise ops from which one vector at a time keeps the units busy
-PAGE = 4096         # bytes ahead that large inputs are asked for
+PAGE = 4096         # bytes ahead that large inputs are asked for beside reductions
+AHEAD = 2048        # and where there is none
 PIECE = 64          # points of the vector axis in one piece, when pieces are shared out
 LINE = 64           # bytes of a cache line
 SMALL = 16 << 10    # elements below which a kernel stays on one thread
@@ -171,7 +172,7 @@ def _lanes(kernel: Kernel, machine: Machine, size: int) -> int:
         return machine.vector_bytes
     if not _has_chains(kernel) or size < machine.lanes * 8:
         return machine.lanes
-    return machine.lanes * (2 if _loops(kernel) else 3)
+    return machine.lanes * (2 if any(s.combine for s in _loops(kernel)) else 4)
 
 
 def _has_chains(kernel: Kernel) -> bool:
@@ -268,17 +269,18 @@ def _starts_vectors(access: Access, vector: Axis) -> bool:
 
 
 def _pipeline(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
-    """Where rows are worked on for long, the next row is asked for meanwhile: the machine's own prefetcher
-    stops at the end of a page. Kernels without a reduction get slower by it (measured: 8 to 25 %)."""
-    if not (_has_chains(kernel) and any(s.combine for s in _loops(kernel))):
+    """Where elements are worked on for long, later ones are asked for meanwhile: the machine's own prefetcher
+    stops at the end of a page. Kernels without such work get slower by it."""
+    if not _has_chains(kernel):
         return kernel
+    distance = PAGE if any(s.combine for s in _loops(kernel)) else AHEAD
     vectors = [a.name for s in kernel.stages for a in (*kernel.shared, *stage_axes(s)) if a.lanes > 1]
     for buffer in kernel.inputs:
         bytes_ = prod(hinted(d, hint) for d in buffer.shape) * buffer.dtype.itemsize
         loads = [x for x in _scalars(kernel) if isinstance(x, Load) and x.buffer == buffer]
         strides = {stride_along(Access(x.buffer, x.index), v) for x in loads for v in vectors}
         if bytes_ >= 4 * machine.l2 and 1 in strides:
-            kernel = steps.pipeline(kernel, buffer.name, PAGE)
+            kernel = steps.pipeline(kernel, buffer.name, distance)
     return kernel
 
 

@@ -32,6 +32,9 @@ _TANH = tuple(2.0 ** (5 - k) * c for k, c in enumerate(F32.exp))  # (S - 1) / r;
 _TANH_P = (1.5231144029e-08, 2.1895242561e-05, 0.0035716355123, 0.13444530261, 0.99999999365)
 _TANH_Q = (8.522761154e-07, 0.00034113518007, 0.02616458777, 0.46777857621, 1.0)
 
+_EXP_NEGATIVE = tuple((-1) ** k * c for k, c in enumerate((*F32.exp, 1.0, 1.0)))  # of exp, at -r
+_EXP2_FAST = (0.00132697832, 0.0096714953, 0.0555071123, 0.240222439, 0.693147004, 1.0)
+
 _ERF_CUT = 0.9
 _ERF_NEAR = (-0.000605344598, 0.00500434591, -0.0267733987, 0.112819783, -0.376125067, 0.128379151)
 _ERF_FAR = (0.000214590706, -0.00321994815, 0.0229059681, -0.105286792, -0.635699391, -0.128519952)
@@ -95,16 +98,22 @@ def erf_fast(x: Lanes) -> Lanes:
 
 
 def sigmoid(x: Lanes) -> Lanes:
-    """1 / (1 + e^-x), from e^-|x| so that neither end overflows and the small end keeps its digits."""
-    e = exp(-x.abs())
-    return (x < 0.0).select(e, 1.0) / (e + 1.0)
+    """t / (t + t e^-x) with t = 2^-64: so e^-x is finite down to the least subnormal result, which the division
+    rounds once. With -x = n ln(2) - r, t e^-x = 2^(n - 64) e^-r; from 40 up it is nothing beside t."""
+    a = x.at_least(-105.0).at_most(40.0)
+    n, bits = round_by_magic(a, -LOG2_E, ahead=F32.bias - 64)
+    r = fma(n, F32.ln2[1], fma(n, F32.ln2[0], a))
+    t = 2.0 ** -64
+    return t / fma(horner(_EXP_NEGATIVE, r), power_of_two(bits, 0, F32), t)
 
 
 def sigmoid_fast(x: Lanes) -> Lanes:
-    """As sigmoid, but results below 1e-38 may be off."""
-    n, q = reduce_exp((-x).at_least(-87.0).at_most(87.0), poly=EXP_F32_FAST)
-    power = power_of_two(n, F32.bias, F32)
-    return 1.0 / (fma(power, q, power) + 1.0)
+    """1 / (1 + 2^y) with y = -x log2(e) rounded: its error is in proportion to x, where the result moves the
+    less. Results below 1e-38 may be off."""
+    y = (x * -LOG2_E).at_least(-126.0).at_most(126.0)
+    n, bits = round_by_magic(y, 1.0)
+    power = horner(_EXP2_FAST, y - n).bits() + (bits << F32.mantissa)
+    return 1.0 / (power.floats() + 1.0)
 
 
 def sin(x: Lanes) -> Lanes:

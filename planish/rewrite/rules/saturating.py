@@ -1,0 +1,88 @@
+"""The functions that saturate, tanh and sigmoid, where one of them or its argument can be written with fewer ops.
+
+1 + tanh(u) is 2 sigmoid(2u). As a float the sum keeps nothing of its digits where u is far below zero; the
+sigmoid keeps all, so the rules are `default` in the direction of the better answer. Ends: either is 0 or 1, and
+inf * 0 stays NaN. What goes into a sigmoid may be rounded in another order, as long as it overflows to the same
+side: beyond 100 nothing moves the result. float32 alone: the check measures both sides in float64.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import frexp
+
+import numpy as np
+
+from planish.ir import Node, constant, input_node
+from planish.ops.rules import ops
+from planish.rewrite.guards import every, is_normal_in, is_uniform, is_float32, number
+from planish.rewrite.pattern import const, variables
+from planish.rewrite.rule import Match, rule
+from planish.types import DType, TensorType
+
+x, u = variables("x u")
+a, b = const("a"), const("b")
+_tanh = ops.tanh(u).used_once("tanh")
+_gate = ops.add(_tanh, 1).used_once("gate")
+
+
+def _gated(match: Match) -> Node:
+    return ops.mul(match.x, ops.sigmoid(match.u * 2))
+
+
+# --- constants
+
+def _product(match: Match) -> Node:
+    """a * b, as one rounding of the numbers."""
+    return constant(number(match.a) * number(match.b), match.root.dtype)
+
+
+def _is_power_of_two(match: Match) -> bool | str:
+    return abs(frexp(number(match.b))[0]) == 0.5 or f"{number(match.b)} is not a power of two"
+
+
+def _product_is_normal(match: Match) -> bool | str:
+    made = number(match.a) * number(match.b)
+    return is_normal_in(made, match.root.dtype) or f"{made} is not a normal number"
+
+
+# --- x + b x^3, as it is in the gelu by tanh
+
+def _by_horner(match: Match) -> Node:
+    """a (x + b x^3) = x (a + a b x^2)"""
+    scale = constant(number(match.a), match.x.dtype)
+    return ops.sigmoid(match.x * ops.fma(match.x * match.x, _product(match), scale))
+
+
+def _cubic(form: Callable[[Node, Node], Node]) -> Callable[[np.random.Generator, DType], Node]:
+    """An example for the check, with constants for which the sigmoid is not all ends."""
+    def example(rng: np.random.Generator, dtype: DType) -> Node:
+        at = input_node("x", TensorType(dtype, (3, 2)))
+        coefficient = constant(rng.uniform(0.01, 0.1), dtype)
+        return ops.sigmoid((at + form(at, coefficient)) * constant(rng.uniform(0.1, 2), dtype))
+    return example
+
+
+_CUBES: dict[str, Callable[..., Node]] = {
+    "x_x_x_b": lambda x, b: ((x * x) * x) * b,
+    "x_b_x_x": lambda x, b: ((x * b) * x) * x,
+    "x_x_b_x": lambda x, b: ((x * x) * b) * x,
+    "x_b_square": lambda x, b: (x * b) * (x * x),
+}
+
+SATURATING = (
+    rule("half_of_gate", _gate * 0.5, lambda m: ops.sigmoid(m.u * 2), when=is_float32(u), numerics="default",
+         relies_on="(1 + tanh(u)) / 2 = sigmoid(2 u)"),
+    rule("half_tanh_and_half", (_tanh * 0.5).used_once("half") + 0.5, lambda m: ops.sigmoid(m.u * 2),
+         when=is_float32(u), numerics="default", relies_on="as half_of_gate"),
+    rule("gate_of_half", (x * 0.5) * _gate, _gated, when=is_float32(u), numerics="default",
+         relies_on="as half_of_gate"),
+    rule("half_of_gated", (x * _gate).used_once("gated") * 0.5, _gated, when=is_float32(u),
+         numerics="default", relies_on="as half_of_gate"),
+    rule("merge_power_of_two", (x * a).used_once("scaled") * b, lambda m: m.x * _product(m),
+         when=every(is_float32(x), is_uniform(a), is_uniform(b), _is_power_of_two, _product_is_normal),
+         numerics="default", relies_on="a power of two moves the exponent alone"),
+    *(rule(f"sigmoid_of_{name}", ops.sigmoid((x + cube(x, b)) * a), _by_horner, example=_cubic(cube),
+           when=every(is_float32(x), is_uniform(a), is_uniform(b), _product_is_normal), numerics="default",
+           relies_on="x + b x^3 overflows where the sigmoid is at its end")
+      for name, cube in _CUBES.items()),
+)
