@@ -17,7 +17,6 @@ from planish.codegen.llvm.math_parts import (
     log_edges,
     or_sign,
     power_of_two,
-    reduce_exp,
     round_by_magic,
     split,
     through_f64,
@@ -98,8 +97,8 @@ def erf_fast(x: Lanes) -> Lanes:
 
 
 def sigmoid(x: Lanes) -> Lanes:
-    """t / (t + t e^-x) with t = 2^-64: so e^-x is finite down to the least subnormal result, which the division
-    rounds once. With -x = n ln(2) - r, t e^-x = 2^(n - 64) e^-r; from 40 up it is nothing beside t."""
+    """t / (t + t e^-x) with t = 2^-64: so e^-x is finite down to the least subnormal result, which the
+    division rounds once. With -x = n ln(2) - r, t e^-x = 2^(n - 64) e^-r; from x = 40 up nothing beside t."""
     a = x.at_least(-105.0).at_most(40.0)
     n, bits = round_by_magic(a, -LOG2_E, ahead=F32.bias - 64)
     r = fma(n, F32.ln2[1], fma(n, F32.ln2[0], a))

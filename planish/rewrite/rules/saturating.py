@@ -1,9 +1,9 @@
-"""The functions that saturate, tanh and sigmoid, where one of them or its argument can be written with fewer ops.
+"""The functions that saturate, tanh and sigmoid: what is around them, or in them, written with fewer ops.
 
 1 + tanh(u) is 2 sigmoid(2u). As a float the sum keeps nothing of its digits where u is far below zero; the
-sigmoid keeps all, so the rules are `default` in the direction of the better answer. Ends: either is 0 or 1, and
-inf * 0 stays NaN. What goes into a sigmoid may be rounded in another order, as long as it overflows to the same
-side: beyond 100 nothing moves the result. float32 alone: the check measures both sides in float64.
+sigmoid keeps all, so the rules are `default` in the direction of the better answer. Ends: either is 0 or 1,
+and inf * 0 stays NaN. What goes into a sigmoid may be rounded in another order, as long as it overflows to
+the same side: beyond 100 nothing moves the result. float32 alone: the check measures both sides in float64.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from planish.ir import Node, constant, input_node
 from planish.ops.rules import ops
-from planish.rewrite.guards import every, is_normal_in, is_uniform, is_float32, number
+from planish.rewrite.guards import every, is_float32, is_normal_in, is_uniform, number
 from planish.rewrite.pattern import const, variables
 from planish.rewrite.rule import Match, rule
 from planish.types import DType, TensorType
