@@ -1,7 +1,8 @@
 """The graph in the form the loops want it: fewer ways to say a thing.
 
 Reductions drop their axes and reshape afterwards, large ones have two levels (partial.py); windows are taken
-apart by axes (windows.py); a convolution that pads or spreads its operand does so by a `pad` of its own, so
+apart by axes (windows.py); attention of few queries to many keys is in parts of the keys (key_parts.py); a
+convolution that pads or spreads its operand does so by a `pad` of its own, so
 that its index maps are affine, unless it can do without the zeros (phases.py).
 """
 from __future__ import annotations
@@ -13,6 +14,7 @@ from planish.ir.graph import Graph, rebuild
 from planish.ir.node import Node, constant, make_node
 from planish.ops import get_op
 from planish.schedule.argmax import PLACES, by_value
+from planish.schedule.key_parts import in_key_parts
 from planish.schedule.partial import in_two_levels
 from planish.schedule.phases import has_phases
 from planish.schedule.windows import by_axes
@@ -29,6 +31,8 @@ def _prepared(node: Node, hint: Mapping[str, int]) -> Node:
         return by_axes(node)
     if node.op.has("reduction"):
         return _reduction(node, hint)
+    if node.op.name == "attention":
+        return in_key_parts(node)
     return _squeezed_conv(node) if node.op.name == "conv" else node
 
 

@@ -198,3 +198,51 @@ def test_not_in_strict_and_not_when_switched_off() -> None:
         assert all(k.ops != ("attention",) for k in compiled.report.kernels)
         expected, = interpret(graph_of(arrays), arrays)
         np.testing.assert_allclose(compiled(*arrays)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+# --- many keys, few heads: in parts of the keys
+
+@pytest.mark.parametrize("batch, shared, queries, features, mask", [
+    ((), (), 1, (16, 16), None),
+    ((), (), 3, (16, 24), (3, 4096)),
+    ((3,), (3,), 4, (8, 16), (4096,)),
+    ((2, 5), (2, 1), 1, (16, 8), (2, 1, 1, 4096)),     # heads that share their keys are one tile
+    ((1, 3), (1, 3), 2, (16, 16), (3, 2, 1)),
+], ids=str)
+@pytest.mark.parametrize("kind", [BOOL, FLOAT32], ids=str)
+def test_few_queries_to_many_keys(batch: tuple, shared: tuple, queries: int, features: tuple[int, int],
+                                  mask: tuple[int, ...] | None, kind: DType) -> None:
+    rng = np.random.default_rng()
+    d, e = features
+    arrays = [random_array(rng, FLOAT32, shape, -2, 2)
+              for shape in ((*batch, queries, d), (*shared, 4096, d), (*shared, 4096, e))]
+    if mask is not None:
+        arrays.append(rng.uniform(size=mask) < 0.5 if kind is BOOL else random_array(rng, kind, mask, -2, 2))
+    graph = graph_of(arrays)
+    expected = interpret(graph, arrays, precision="float64")[0]
+    seen = [compile_graph(graph, Options(threads=threads)) for threads in (1, 2)]
+    assert len(seen[0].report.kernels) > 1, "parts, and what joins them"
+    results = [compiled(*arrays)[0] for compiled in (*seen, seen[1])]
+    np.testing.assert_allclose(results[0], expected, rtol=2.0 ** -15, atol=2.0 ** -17)
+    assert all(np.array_equal(results[0], r, equal_nan=True) for r in results)
+
+
+@pytest.mark.parametrize("unseen", ["nan", "zero"])
+def test_parts_in_which_nothing_is_seen(unseen: str) -> None:
+    """Some queries see keys of one part only, others none."""
+    q, k, v = operands((2,), 3, 4096, 8, 8)
+    mask = np.zeros((2, 3, 4096), bool)
+    mask[0, 0, 3000:3010] = mask[1, 2, :5] = True
+    arrays = [q, k, v, mask]
+    graph = graph_of(arrays, unseen=unseen)
+    expected = interpret(graph, arrays, precision="float64")[0]
+    compiled = compile_graph(graph)
+    assert len(compiled.report.kernels) > 1
+    np.testing.assert_allclose(compiled(*arrays)[0], expected, rtol=2.0 ** -15, atol=2.0 ** -17)
+    assert np.isnan(expected).any() == (unseen == "nan")
+
+
+@pytest.mark.parametrize("batch, queries, keys", [
+    ((4,), 1, 4096), ((), 5, 4096), ((), 1, 4099), ((), 1, 1024)])
+def test_where_parts_do_not_pay(batch: tuple[int, ...], queries: int, keys: int) -> None:
+    check(operands(batch, queries, keys, 8, 8))
