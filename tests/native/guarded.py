@@ -47,6 +47,11 @@ STATIC = (1, 3, 7, 8, 17, 33, 40)
 _protect = ctypes.CDLL(None, use_errno=True).mprotect
 
 
+def no_access(address: int) -> None:
+    """The page at an address may not be touched from now on."""
+    assert _protect(ctypes.c_void_p(address), ctypes.c_size_t(PAGE), 0) == 0
+
+
 class Guarded:
     """Arrays whose last byte lies before a page that may not be touched (`place` "end"), or whose first lies
     after one ("start")."""
@@ -62,7 +67,7 @@ class Guarded:
         self.kept.append(memory)
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for at in (base, base + PAGE + inside):
-            assert _protect(ctypes.c_void_p(at), ctypes.c_size_t(PAGE), 0) == 0
+            no_access(at)
         start = PAGE if self.place == "start" else PAGE + inside - size
         return np.frombuffer(memory, np.uint8, size, start).view(dtype).reshape(shape)
 

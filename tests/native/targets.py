@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -87,6 +88,23 @@ def conv(x: Node, w: Node) -> Node:
     return ops.conv(x, w, **conv_case(2, strides=(2, 1), padding=((1, 1), (0, 2))))
 
 
+def convolutions(x: Node) -> list[Node]:
+    """Between values that are laid out channels innermost: every channel by itself, groups, transposed, and
+    a pooling."""
+    rng = np.random.default_rng(5)
+
+    def one(y: Node, out: int, size: int, **changes: Any) -> Node:
+        shape = (out, y.shape[1] // changes.get("groups", 1), size, size)
+        weight = constant(random_array(rng, y.dtype, shape), y.dtype)
+        return ops.conv(y, weight, **conv_case(2, padding=((size // 2, size // 2),) * 2, **changes))
+
+    y = ops.relu(one(x, 12, 1))
+    middles = [one(y, 12, 3, groups=12), one(y, 36, 3, groups=3), one(y, 12, 4, lhs_dilation=(2, 2)),
+               ops.reduce_window(y, kind="max", window=(1, 1, 3, 3), strides=(1, 1, 2, 2), dilation=(1,) * 4,
+                                 padding=((0, 0), (0, 0), (1, 1), (1, 1)))]
+    return [one(ops.relu(middle), 5, 1) for middle in middles]
+
+
 def wrapped(x: Node, y: Node) -> list[Node]:
     """Integer semantics: wrap at the width, floor, shifts beyond the width, division by zero."""
     return [ops.mul(x, y), ops.floor_div(x, y), ops.mod(x, y), ops.shift_left(x, y), ops.shift_right(x, y),
@@ -151,6 +169,7 @@ PROGRAMS: dict[str, Spec] = {
     **{f"weights {m} {d}": (weighted, "contraction", [(d, (m, 33))])
        for m, d in ((1, FLOAT16), (7, BFLOAT16))},
     "conv": (conv, "contraction", [(F, (2, 5, 13, 11)), (F, (9, 5, 3, 3))]),
+    "laid-out convolutions": (convolutions, "contraction", [(F, (1, 3, 9, 7))]),
     "gather": (lambda x, i: ops.take(x, i, axis=0), "exact", [(F, (21, 19)), (INT32, (33,))]),
     "integers int32": (wrapped, "exact", [(INT32, (75,)), (INT32, (75,))]),
     "integers int8": (wrapped, "exact", [(INT8, (75,)), (INT8, (75,))]),
