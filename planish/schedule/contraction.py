@@ -85,6 +85,9 @@ SPREAD_LEFT = 64, 1 << 16
 TILES = {16: (6, 2), 32: (12, 2)}
 # the same where rows of the left operand lie a run-time distance apart: each takes a register for its address
 APART = {16: (6, 2), 32: (5, 4)}
+# the same where few columns would leave one vector alone in the last panel, which then waits for each sum
+THREES = {16: (4, 3)}
+FEW_VECTORS = 9
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,8 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     rows, vectors = (TILES if _has_known_rows(roles) else APART)[machine.registers]
     if _width(kernel, roles, hint) <= lanes and _has_even_tiles(kernel, roles):
         rows, vectors, lanes = rows * vectors, 1, _fitting(lanes, _width(kernel, roles, hint))
+    elif machine.registers in THREES and _goes_by_threes(kernel, roles, lanes):
+        rows, vectors = THREES[machine.registers]
     rows, vectors = choice.tile or (rows, vectors)
     extent = {a.name: a.extent for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
     if _width(kernel, roles, hint) < lanes // 2:
@@ -208,6 +213,16 @@ def split_groups(kernel: Kernel) -> Kernel:
 def _has_even_tiles(kernel: Kernel, roles: Roles) -> bool:
     """Whether rows are cut into tiles of two heights only: their number is known."""
     return all(is_static(a.extent) for a in kernel.shared if a.name in roles.m)
+
+
+def _goes_by_threes(kernel: Kernel, roles: Roles, lanes: int) -> bool:
+    """Whether panels of two vectors would end with one alone and panels of three would not: 24 columns of
+    float32 are three vectors of AVX2."""
+    columns = next(a.extent for a in kernel.shared if a.name == roles.n)
+    if not is_static(columns) or roles.lhs.dtype not in (FLOAT32, FLOAT64):
+        return False
+    count = -(-columns // lanes)
+    return count % 2 == 1 and count % 3 != 1 and count <= FEW_VECTORS
 
 
 def _fitting(lanes: int, width: int) -> int:
