@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from planish.tuning import pairs, search, trial, tune
 
-GOLDENS = Path(__file__).parent / "goldens"
+TABLES = Path(__file__).parent / "tables"
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def test_the_tables(product: Path, planish: Callable, golden: Callable,
     say_who_wins(monkeypatch, 0.5)
     first = planish(*COMMAND, "--tried")
     assert (first.code, first.err) == (0, "")
-    golden(GOLDENS / "tune.txt", _trimmed(first.out))
-    golden(GOLDENS / "tune_again.txt", _trimmed(planish(*COMMAND).out))
+    golden(TABLES / "tune.txt", _trimmed(first.out))
+    golden(TABLES / "tune_again.txt", _trimmed(planish(*COMMAND).out))
 
 
 def _trimmed(text: str) -> str:
