@@ -45,6 +45,21 @@ def test_gradients(mask: str, dtype: str) -> None:
         torch.testing.assert_close(a, b, rtol=5 * near, atol=5 * near)
 
 
+@pytest.mark.parametrize("queries, keys", [(300, 300), (600, 270), (270, 600)])
+def test_causal_queries_by_blocks(queries: int, keys: int) -> None:
+    """Blocks leave out keys that they don't see."""
+    leaves = [torch.randn(1, 2, n, 8, requires_grad=True) for n in (queries, keys, keys)]
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    torch.compiler.reset()
+    compiled = torch.compile(attend, backend="planish", options={"host": False})
+    got, expected = (torch.autograd.grad(call(*leaves).square().sum(), leaves) for call in (compiled, attend))
+    for a, b in zip(got, expected):
+        torch.testing.assert_close(a, b, rtol=5e-5, atol=5e-5)
+
+
 @pytest.mark.parametrize("mask", [m for m in MASKS if m != "causal"] + ["causal heads"])
 def test_heads_that_share_keys(mask: str) -> None:
     """enable_gqa, in training and without: natively."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from math import sqrt
+from operator import add
 from typing import Any
 
 from planish.capture.torch.call import Call, broadcast, cast, number, reshaped, translates
-from planish.capture.torch.movement import positions
+from planish.capture.torch.movement import positions, sliced
 from planish.ir import Node
 from planish.ops.rules import ops
-from planish.types import BOOL, FLOAT32, is_static
+from planish.types import BOOL, FLOAT32, Dim, is_static
 
 LOGSUMEXP = 1  # which result
 
@@ -49,13 +52,16 @@ def _times(x: Node, y: Node, over: int, **more: Any) -> Node:
     )
 
 
-def _scores(call: Call, q: Node, k: Node, causal: bool, mask: Node | None, scale: float) -> Node:
-    """scale q k^T + mask, in float32; q and mask by groups."""
+def _scores(
+    call: Call, q: Node, k: Node, causal: bool, mask: Node | None, scale: float, first: int = 0
+) -> Node:
+    """scale q k^T + mask, in float32; q and mask by groups, from query `first` on."""
     wide = q.dtype.accumulator
     scores = _times(q, k, -1, alpha=scale, result=wide)
     hidden = number(float("-inf"), wide)
     if causal:
         row, column = (positions(call, scores.shape[-2:], axis) for axis in (0, 1))
+        row = row + number(first, row.dtype) if first else row
         scores = ops.select(ops.ge(row, column), scores, hidden)
     if mask is not None:
         scores = ops.select(mask, scores, hidden) if mask.dtype is BOOL else scores + cast(mask, wide)
@@ -117,22 +123,67 @@ def flash_attention_backward(
     scale: float | None,
 ) -> tuple[Node, ...]:
     """With p the weights: dv = p^T g, ds = p (g v^T - sum(g out)), dq = scale ds k, dk = scale ds^T q. The
-    queries that share a key are summed over."""
+    queries that share a key are summed over. Causal queries go by blocks, each with the keys it sees."""
     if dropout:
         call.refuse("the fused attention has no dropout")
-    given, wide, dtype, group = _scale(call, q, scale), q.dtype.accumulator, q.dtype, _group(q, k)
-    shape = q.shape
+    group, wide, given = _group(q, k), q.dtype.accumulator, _scale(call, q, scale)
+    shape, length = q.shape, k.shape[-2]
     g, q, out = (_grouped(x, group) for x in (g, q, out))
-    scores = _scores(call, q, k, causal, None if mask is None else _grouped(mask, group), given)
-    column = ops.reshape(cast(logsumexp, wide), shape=(*q.shape[:-1], 1))
-    blind = ops.eq(column, number(float("-inf"), wide))
-    p = ops.select(blind, number(0, wide), ops.exp(scores - column))
+    masks = None if mask is None else _grouped(mask, group)
+    sums = ops.reshape(cast(logsumexp, wide), shape=(*q.shape[:-1], 1))
     share = ops.reduce_sum(cast(g, wide) * cast(out, wide), axes=(g.ndim - 1,), keepdims=True)
+    found = []
+    for first, last, seen in _blocks(q.shape[-2], length, causal):
+        rows = [_cut(x, -2, first, last) for x in (q, g, sums, share)]
+        own = None if masks is None else _cut(_cut(masks, -2, first, last), -1, 0, seen)
+        pair = [_cut(x, -2, 0, seen) for x in (k, v)]
+        scores = _scores(call, rows[0], pair[0], causal, own, given, first)
+        found.append(_gradients(scores, rows, pair, given))
+    queries, keys, values = zip(*found)
+    whole = queries[0] if len(queries) == 1 else ops.concat(*queries, axis=q.ndim - 2)
+    dk, dv = (reduce(add, [_lengthened(x, length) for x in parts]) for parts in (keys, values))
+    return reshaped(whole, shape), cast(dk, k.dtype), cast(dv, v.dtype)
+
+
+def _gradients(
+    scores: Node, rows: Sequence[Node], pair: Sequence[Node], scale: float
+) -> tuple[Node, Node, Node]:
+    """Those of queries, keys and values, of the last two in float32. `rows` are of the queries: q, the
+    gradient of the result, the logarithms of the sums and the sums of the gradient times the result."""
+    (q, g, sums, share), (k, v) = rows, pair
+    wide, dtype = scores.dtype, q.dtype
+    blind = ops.eq(sums, number(float("-inf"), wide))
+    p = ops.select(blind, number(0, wide), ops.exp(scores - sums))
     ds = cast(p * (_times(g, v, -1, result=wide) - share), dtype)
-    rows = tuple(range(k.ndim - 2, q.ndim - 1))
-    batch = tuple(range(k.ndim - 2))
-    over: dict[str, Any] = dict.fromkeys(("lhs_contract", "rhs_contract"), rows)
+    batch, along = tuple(range(k.ndim - 2)), tuple(range(k.ndim - 2, q.ndim - 1))
+    over: dict[str, Any] = dict.fromkeys(("lhs_contract", "rhs_contract"), along)
     over |= dict.fromkeys(("lhs_batch", "rhs_batch"), batch)
-    dv = ops.dot_general(cast(p, dtype), g, **over)
-    dk = ops.dot_general(ds, q, alpha=given, **over)
-    return reshaped(_times(ds, k, -2, alpha=given), shape), dk, dv
+    dv = ops.dot_general(cast(p, dtype), g, result=wide, **over)
+    return _times(ds, k, -2, alpha=scale), ops.dot_general(ds, q, alpha=scale, result=wide, **over), dv
+
+
+BLOCK, BLOCKS = 256, 8  # queries of a block, and how many blocks there are at most
+
+
+def _blocks(queries: Dim, keys: Dim, causal: bool) -> list[tuple[int, Dim | None, Dim | None]]:
+    """Blocks of queries: the first, the one after the last, and how many keys are seen (None: all). More than
+    one where keys that a block does not see can be left out."""
+    if not causal or not is_static(queries) or not is_static(keys) or queries <= BLOCK:
+        return [(0, None, None)]
+    size = max(BLOCK, -(-queries // BLOCKS))
+    starts = range(0, queries, size)
+    return [(first, min(first + size, queries), min(first + size, queries, keys)) for first in starts]
+
+
+def _cut(x: Node, axis: int, first: int, last: Dim | None) -> Node:
+    """x from `first` to `last` along an axis, counted from the end, unless it is the same all along."""
+    axis += x.ndim
+    return x if last is None or axis < 0 or x.shape[axis] == 1 else sliced(x, axis, first, last)
+
+
+def _lengthened(x: Node, length: Dim) -> Node:
+    """x with zeros for the keys that follow."""
+    more, none = length - x.shape[-2], (0,) * x.ndim
+    if more == 0:
+        return x
+    return ops.pad(x, number(0, x.dtype), low=none, high=(*none[2:], more, 0), interior=none)
