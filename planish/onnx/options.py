@@ -43,6 +43,7 @@ class ExecutionOrder(Enum):
 
 
 CONFIG = {
+    "planish.mode": "default or max-autotune: choices by rules, or measured and remembered",
     "planish.numerics": "strict, default or fast: what rewriting may change in the last bits",
     "planish.strategy": "native or library: compiled code, or one NumPy kernel per operation",
     "planish.disable": "names of passes, schedule steps or rules to leave out, with commas between",

@@ -74,6 +74,27 @@ def test_what_was_tuned_is_used_and_listed(product: Path, planish: Callable,
     assert json.loads(planish("tuning", "list", "--json").out) == []
 
 
+def test_sessions_and_load_onnx_take_the_mode(product: Path, planish: Callable,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them find what the command has measured: the same model, the same hint."""
+    from planish import load_onnx
+    from planish.onnx import InferenceSession, SessionOptions
+
+    say_who_wins(monkeypatch, 0.5)
+    assert planish(*COMMAND).code == 0
+    monkeypatch.setattr(search, "compare", None)
+    loaded = load_onnx("product.onnx", mode="max-autotune", hint={"N": 40})
+    assert [f.remembered for f in loaded.report.tuning] == [True] * 3
+    options = SessionOptions()
+    options.add_session_config_entry("planish.mode", "max-autotune")
+    x = np.random.default_rng(0).normal(size=(40, 64)).astype(np.float32)
+    y, = InferenceSession("product.onnx", options).run(None, {"x": x})
+    np.testing.assert_array_equal(y, loaded(x)[0])
+    options.add_session_config_entry("planish.mode", "fastest")
+    with pytest.raises(Exception, match="there is no mode 'fastest'"):
+        InferenceSession("product.onnx", options)
+
+
 def test_ctrl_c_shows_and_keeps_what_was_found(product: Path, planish: Callable,
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> str:
