@@ -19,6 +19,7 @@
           values v[s0, a]
           positions p[s0, a]
           work w
+        size n0 = min(-8*s0 + N, 8)
         for j in 4 {
           o: f32 = add over a in 64 at c in 8 unroll(4):
             d[c] add= x[s0, 64*j + a]
@@ -27,8 +28,8 @@
 
 A store that joins what is there names the op: `y[i[a]] add= x[a]`. A map without axes is also a name for
 its value, and then may store nothing. A reduction `at` points stores what it comes to there. Braces hold the
-stages of a loop around them. Expressions: `schedule/expression.py`. Lines that do not apply are
-left out. Indentation is for the eye; `#` begins a comment line, `->` marks a line.
+stages of a loop around them. `size` names what stands in a text often. Lines that do not apply are left out.
+Indentation is for the eye; `#` begins a comment line, `->` marks a line. Expressions: `expression.py`.
 """
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ from planish.schedule.kernel import (
     stage_axes,
     stage_values,
 )
-from planish.types import Symbol, TensorType, dtype_of, symbol, symbols_of
+from planish.schedule.size_names import Names, shorten, size_names
+from planish.types import Symbol, TensorType, dtype_of, is_static, symbol, symbols_of
 
 # --- printing
 
@@ -66,15 +68,39 @@ def print_kernel(kernel: Kernel, *, mark: Stage | Sort | None = None) -> str:
     lines += _header(kernel)
     if kernel.shared:
         lines.append(f"  for {_axes(kernel.shared)}:")
-    indent = "    " if kernel.shared else "  "
+    return "\n".join([*lines, *_body(kernel, mark, "    " if kernel.shared else "  "), "}"])
+
+
+def _body(kernel: Kernel, mark: Stage | Sort | None, indent: str) -> Iterator[str]:
+    """The stages, with names for sizes before those that they are in: of all, and of each loop."""
+    groups = []
     for loop, stages in in_loops(kernel.stages):
         inner = indent if loop is None else indent + "  "
-        lines += [] if loop is None else [f"{indent}for {_print_axis(loop)} {{"]
+        lines = []
         for stage in stages:
-            body = [inner + line for line in _stage(stage, _free_names(kernel))]
+            body = [inner + line for line in _stage(stage, _free_names(kernel, "v"))]
             lines += ["->" + body[0][2:], *body[1:]] if stage is mark else body
-        lines += [] if loop is None else [indent + "}"]
-    return "\n".join([*lines, "}"])
+        groups.append((loop, lines))
+    axes = [a for s in kernel.stages for a in stage_axes(s)]
+    extents = [str(a.extent) for a in axes if not is_static(a.extent)]
+    known, fresh = {*(a.name for a in kernel.shared), *kernel.symbols}, _free_names(kernel, "n")
+    outer = size_names((line for _, lines in groups for line in lines), extents, known, fresh)
+    yield from _sizes(outer, indent)
+    for loop, lines in groups:
+        lines = [shorten(line, outer) for line in lines]
+        if loop is None:
+            yield from lines
+            continue
+        named = known | {name for name, _ in outer} | {loop.name}
+        inner_names = size_names(lines, [shorten(e, outer) for e in extents], named, fresh)
+        yield f"{indent}for {shorten(_print_axis(loop), outer)} {{"
+        yield from _sizes(inner_names, indent + "  ")
+        yield from (shorten(line, inner_names) for line in lines)
+        yield indent + "}"
+
+
+def _sizes(names: Names, indent: str) -> list[str]:
+    return [f"{indent}size {name} = {part}" for name, part in names]
 
 
 def print_buffer(buffer: Buffer) -> str:
@@ -117,11 +143,11 @@ def _print_axis(a: Axis) -> str:
     return f"{a.name} in {a.extent}" + " parallel" * a.parallel + lanes + unroll
 
 
-def _free_names(kernel: Kernel) -> Iterator[str]:
-    """v0, v1, ... without those that mean something in the kernel."""
+def _free_names(kernel: Kernel, prefix: str) -> Iterator[str]:
+    """The prefix and 0, 1, ... without names that mean something in the kernel."""
     axes = (*kernel.shared, *(a for s in kernel.stages for a in stage_axes(s)))
     taken = {n.name for n in (*kernel.arguments, *kernel.rows, *kernel.stages, *axes)} | set(kernel.symbols)
-    return (name for name in map("v{}".format, count()) if name not in taken)
+    return (name for k in count() if (name := f"{prefix}{k}") not in taken)
 
 
 def _stage(stage: Stage | Sort, names: Iterator[str]) -> Iterator[str]:
@@ -240,6 +266,7 @@ class _Parser:
         serial = bool(self.take("serial"))
         loops = [a for line in self.take("for ", ":") for a in split_commas(line.removesuffix(":"))]
         shared = tuple(_axis(a, self.scope) for a in loops)
+        self.sizes()
         stages = []
         while self.at < len(self.lines):
             stages += self.loop(self.next()) if self.at_loop() else [self.stage(self.next())]
@@ -259,6 +286,7 @@ class _Parser:
         """The stages of a loop around them, up to its brace."""
         outside, self.scope = self.scope, self.scope.inner()
         inside = _axis(head.removeprefix("for ").removesuffix("{"), self.scope)
+        self.sizes()
         stages: list[Stage | Sort] = []
         while self.at < len(self.lines) and self.lines[self.at] != "}":
             stages.append(self.stage(self.next()))
@@ -267,6 +295,12 @@ class _Parser:
         self.next()
         self.scope = outside
         return [replace(s, inside=inside) if isinstance(s, Stage) else s for s in stages]
+
+    def sizes(self) -> None:
+        """Names for sizes, for the lines that follow."""
+        for line in self.take("size "):
+            name, size = matched(_LET, line, "a size with a name")
+            self.scope.dims[name] = self.scope.dim(size)
 
     def take(self, start: str, end: str = "") -> list[str]:
         """The rest of each of the following lines that begin and end so."""

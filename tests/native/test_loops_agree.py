@@ -16,7 +16,7 @@ from planish.passes.pipeline import run_pipeline
 from planish.schedule.build import build_program
 from planish.schedule.program_interpret import interpret_program
 from planish.schedule.program_verify import verify_program
-from planish.schedule.text import print_kernel
+from planish.schedule.text import parse_kernel, print_kernel
 from planish.types import FLOAT32, TensorType
 from tests.native.targets import AVX2
 
@@ -89,4 +89,6 @@ def test_a_schedule_can_be_read(name: str, golden: Callable[[Path, str], None]) 
     optimized, _ = run_pipeline(graph_of(program))
     built = build_program(optimized, machine_of(AVX2), {})
     kernel, = (k for k in built.program.kernels if k.name == wanted)
-    golden(GOLDENS / f"{name}.loops", print_kernel(kernel) + "\n")
+    text = print_kernel(kernel)
+    assert print_kernel(parse_kernel(text)) == text
+    golden(GOLDENS / f"{name}.loops", text + "\n")
