@@ -3,8 +3,9 @@
 In: two things to run, a clock. Out: a `Verdict`. The two take turns in pairs, each first every second time,
 so that a busy moment hits both; what is compared is the ratio inside a pair. A candidate has won only if it
 was faster in nearly all pairs (the sign test: 9 or 10 of 10 by chance has a probability of 0.011) and by at
-least 3 % in the median. Everything else leaves the incumbent where it is; a candidate that cannot win any
-more is not measured further.
+least 3 % in the median, while the incumbent's own time kept steady: on a machine so busy that it does not,
+what is measured is the others. Everything else leaves the incumbent where it is; a candidate that cannot win
+any more is not measured further.
 """
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ from typing import Literal
 
 Run = Callable[[], object]
 Clock = Callable[[], float]
-Word = Literal["won", "slower", "undecided", "out of time"]
+Word = Literal["won", "slower", "undecided", "unsteady", "out of time"]
 
 PAIRS = 10          # measured, at most
+STEADY = 1.25       # the incumbent's median time over its least, at most
 NEEDED = 9          # of them that a winner wins
 CLEAR = 0.97        # a winner's median share of the incumbent's time, at most
 HOPELESS = 1.10     # of a first look: slower than this is not measured in pairs
@@ -85,22 +87,27 @@ def glance(incumbent: Timed, candidates: Sequence[Timed]) -> list[float]:
 def compare(incumbent: Timed, candidate: Timed, until: float = float("inf")) -> Verdict:
     """Pairs until there is a verdict, or the clock says `until`."""
     ratios: list[float] = []
+    own: list[float] = []
     for number in range(PAIRS):
         if incumbent.clock() >= until:
             return _verdict("out of time", ratios)
-        ratios.append(_pair(incumbent, candidate, candidate_first=number % 2 == 1))
+        seconds, other = _pair(incumbent, candidate, candidate_first=number % 2 == 1)
+        own.append(seconds)
+        ratios.append(other / seconds)
         lost = sum(r >= 1 for r in ratios)
         if lost > PAIRS - NEEDED:
             return _verdict("slower" if median(ratios) > 1 / CLEAR else "undecided", ratios)
+    if median(own) > STEADY * min(own):
+        return _verdict("unsteady", ratios)
     return _verdict("won" if median(ratios) < CLEAR else "undecided", ratios)
 
 
-def _pair(incumbent: Timed, candidate: Timed, *, candidate_first: bool) -> float:
+def _pair(incumbent: Timed, candidate: Timed, *, candidate_first: bool) -> tuple[float, float]:
+    """The seconds of the incumbent and of the candidate, measured one after the other."""
     if candidate_first:
-        seconds = candidate.seconds()
-        return seconds / incumbent.seconds()
-    seconds = incumbent.seconds()
-    return candidate.seconds() / seconds
+        other = candidate.seconds()
+        return incumbent.seconds(), other
+    return incumbent.seconds(), candidate.seconds()
 
 
 def _verdict(word: Word, ratios: Sequence[float]) -> Verdict:

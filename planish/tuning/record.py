@@ -10,7 +10,7 @@ Kind = Literal["kernel", "op", "program"]
 @dataclass(frozen=True)
 class Tried:
     """One candidate: `ratio` is its time over the incumbent's (0: not timed); `verdict` is won, slower,
-    undecided, behind another, out of time, or why it was refused."""
+    undecided, unsteady, behind another, out of time, or why it was refused."""
 
     candidate: str
     ratio: float

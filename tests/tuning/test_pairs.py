@@ -42,6 +42,23 @@ def test_noise_is_no_verdict() -> None:
     assert wins <= 12
 
 
+def test_where_the_incumbent_is_unsteady_nothing_wins() -> None:
+    """A machine that others take up for half of the time: the candidate is faster in every pair, but what of
+    it is the others' doing?"""
+    busy = iter([1.0, 3.0, 2.0, 3.0, 2.5] * 2)
+
+    class Busy(Timed):
+        def seconds(self) -> float:
+            return next(busy)
+
+    class Steady(Timed):
+        def seconds(self) -> float:
+            return 0.5
+    one, two = (kind(lambda: None, 1, lambda: 0.0) for kind in (Busy, Steady))
+    verdict = compare(one, two)
+    assert verdict.word == "unsteady" and verdict.wins == PAIRS and not verdict.has_won
+
+
 def test_a_hair_is_no_verdict() -> None:
     machine = Machine()
     verdict = compare(machine.timed(1e-3), machine.timed(0.99e-3))
