@@ -17,6 +17,7 @@ from planish.types import INT64, Dim, DType, TensorType, broadcast_shapes, evalu
 
 SIZES = (1, 2, 3, 5, 8, 9, 16, 17, 33, 70)
 LARGEST = 4096  # elements of a value, B counted as 8
+ATTEMPTS = 5  # at most so many for each node
 BATCH = symbol("B", 1)
 UNARY = {True: ("neg", "abs", "tanh", "sigmoid", "relu", "sin"),
          False: ("neg", "abs", "sign", "bitwise_not", "relu")}
@@ -42,7 +43,9 @@ class RandomProgram:
     def graph(self, size: int) -> Graph:
         makers = (self.unary, *[self.binary] * 2, self.select, *[self.movement] * 3, *[self.reduction] * 2,
                   self.scan, self.gather, self.joining)
-        while len(self.nodes) < size + len(self.inputs):
+        for _ in range(ATTEMPTS * size):  # a chooser that always takes the first makes the same node for ever
+            if len(self.nodes) == size + len(self.inputs):
+                break
             made = self.choose(makers)()
             if made is not None and made not in self.nodes and 0 < _elements(made.shape) <= LARGEST:
                 self.nodes.append(made)
