@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 import platform
 import sys
 import threading
@@ -50,6 +51,7 @@ class Runtime:
         self.memory = memory.Counters.from_address(self.code.address("planish_memory"))
         self.memory.limit = memory.default_limit()
         self.pool = self.code.address("planish_pool")
+        self._process = os.getpid()
         self.provided = {name: self.code.address(name) for name in _PROVIDED}
         self._threads = ctypes.c_int64.from_address(self.code.address("planish_threads"))
         self._call("planish_start_memory")
@@ -81,8 +83,9 @@ class Runtime:
 
     def join_openmp(self) -> None:
         """From now on programs marked so (tables.OPENMP) run on the threads of the OpenMP library that the
-        process has loaded, if it has."""
-        if found := openmp.addresses():
+        process has loaded, if it has. Not in a child after a fork, where the library's threads are gone."""
+        found = openmp.addresses()
+        if found and os.getpid() == self._process:
             place = self.code.address("planish_openmp")
             (ctypes.c_void_p * len(found)).from_address(place)[:] = list(found)
 

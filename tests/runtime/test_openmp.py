@@ -82,6 +82,8 @@ _check_counts(code, 2)
 child = os.fork()
 if not child:
     _check_counts(code, 2)
+    native.runtime().join_openmp()      # of no effect here
+    _check_counts(code, 2)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 _check_counts(code, 2)
