@@ -47,7 +47,8 @@ from planish.types import (
 class AttentionAttributes:
     """`scale` None is 1 / sqrt(D). Causal: query i sees keys 0 ... i; values it does not see may be anything.
     A bool mask puts `hidden` in the place of a score. `unseen`: what a query gives all of whose scores are
-    -inf, "nan" or "zero"."""
+    -inf, "nan" or "zero"; "zero_nan": its weights are 0, also where a score is NaN or inf (what exporters
+    write: weights that are NaN become 0)."""
 
     scale: float | None = None
     causal: bool = False
@@ -126,7 +127,8 @@ def _require_scores(attributes: AttentionAttributes, q: TensorType, keys: Sequen
             "q, k, v are [..., length, features] of one rank")
     require(all(broadcast_shapes(x.shape[:-2], q.shape[:-2]) == q.shape[:-2] for x in keys),
             "the axes of k and v before the last two are to be those of q, or 1")
-    require(attributes.unseen in ("nan", "zero"), f"unseen is 'nan' or 'zero', not {attributes.unseen!r}")
+    require(attributes.unseen in ("nan", "zero", "zero_nan"),
+            f"unseen is 'nan', 'zero' or 'zero_nan', not {attributes.unseen!r}")
     require_equal_sizes("features of q and k", q.shape[-1], k.shape[-1])
     require(attributes.scale is not None or is_static(q.shape[-1]),
             "give a scale where the features are symbolic")
@@ -141,7 +143,9 @@ def _attention(a: AttentionAttributes, q: Any, k: Any, v: Any, *mask: Any) -> An
     """softmax(scale * q k^T + mask) v (Vaswani et al., Attention Is All You Need, 2017)."""
     scores, rank = _scores(a, q, k, *mask), len(q.shape)
     batch, last = tuple(range(rank - 2)), (rank - 1,)
-    weights = ops.softmax(scores, axis=rank - 1) if a.unseen == "nan" else _weights_or_zero(scores)
+    weights = _weights_or_zero(scores) if a.unseen == "zero" else ops.softmax(scores, axis=rank - 1)
+    if a.unseen == "zero_nan":
+        weights = ops.select(ops.is_nan(weights), like(scores, 0), weights)
     return ops.dot_general(weights, _for_each_head(v, q), lhs_contract=last, rhs_contract=(rank - 2,),
                            lhs_batch=batch, rhs_batch=batch)
 
@@ -198,7 +202,7 @@ def _attention_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sampl
     yield Sample((strided(x(9, 8)), x(8, 17).T, strided(x(17, 8))), plain, "strided")
     mask = rng.uniform(size=(2, 1, 17)) < 0.5
     mask[0] = False
-    for unseen in ("nan", "zero"):
+    for unseen in ("nan", "zero", "zero_nan"):
         yield Sample((x(2, 9, 8), x(2, 17, 8), x(2, 17, 8), mask), {**plain, "unseen": unseen},
                      "nothing seen")
     yield Sample((x(2, 6, 70, 20), x(2, 1, 300, 20), x(1, 1, 300, 20)), {"scale": 0.3, "causal": True},

@@ -12,7 +12,8 @@
 The running maximum is Milakov and Gimelshein's (Online normalizer calculation for softmax, 2018), the
 tiling that of Dao et al. (FlashAttention, 2022). A causal tile stops at the last key that one of its
 queries sees, and masks only the keys that not all of them see. Where all keys are one block there is no
-loop, and nothing fades. A query that sees no key gives NaN, as the formula does, or 0 (`unseen`). Where
+loop, and nothing fades. A query that sees no key gives NaN, as the formula does, or 0 (`unseen`); one of
+whose scores is NaN or inf has weights of 0 where that is asked for, which nothing seen outweighs. Where
 queries are few, a tile is all of them, with those of the heads that share their keys, and lanes are features
 and keys.
 
@@ -266,7 +267,7 @@ def _begin(tile: Tile) -> None:
 def _finish(tile: Tile) -> None:
     r, e = tile.axis(tile.used), tile.axis(tile.node.shape[-1])
     total: Scalar = Load(tile.made["total"], (r.symbol,))
-    if tile.node.attributes.unseen == "zero":
+    if tile.node.attributes.unseen != "nan":
         nothing = apply("eq", total, Const(0.0, FLOAT32), dtype=BOOL)
         total = apply("select", nothing, Const(1.0, FLOAT32), total, dtype=FLOAT32)
     value = apply("div", Load(tile.made["out"], (r.symbol, e.symbol)), total)
@@ -354,22 +355,33 @@ def _weights(tile: Tile) -> None:
     axes, at = tile.queries()
     largest = Load(top, (at,))
     none = apply("eq", largest, Const(-inf, FLOAT32), dtype=BOOL)
-    tile.put(axes, base, (at,), apply("select", none, Const(0.0, FLOAT32), largest, dtype=FLOAT32))
+    level = apply("select", none, Const(0.0, FLOAT32), largest, dtype=FLOAT32)
+    tile.put(axes, base, (at,), _of_a_number(tile, largest, level, inf))
     if tile.runs:
         _fade(tile, base, total)
     c, (axes, at) = tile.axis(tile.length), tile.queries()
     index = tile.pair(c.symbol, at)
-    value = apply("exp", apply("sub", Load(scores, index), Load(base, (at,))))
+    score = Load(scores, index)
+    value = _of_a_number(tile, score, apply("exp", apply("sub", score, Load(base, (at,)))))
     tile.put(tile.nest(c, axes), scores, index, value)
     c, (axes, at) = tile.axis(tile.length), tile.queries()
     tile.join("add", c, axes, total, (at,), Load(scores, tile.pair(c.symbol, at)))
+
+
+def _of_a_number(tile: Tile, score: Scalar, value: Scalar, other: float = 0.0) -> Scalar:
+    """The value, but `other` for a score that is NaN or inf where such ones hide the query."""
+    if tile.node.attributes.unseen != "zero_nan":
+        return value
+    below = apply("lt", score, Const(inf, FLOAT32), dtype=BOOL)
+    return apply("select", below, value, Const(other, FLOAT32), dtype=FLOAT32)
 
 
 def _fade(tile: Tile, base: Buffer, total: Buffer) -> None:
     """What was summed while another score was the largest shrinks."""
     fade, last = tile.row("fade", tile.rows), tile.made["last"]
     axes, at = tile.queries()
-    tile.put(axes, fade, (at,), apply("exp", apply("sub", Load(last, (at,)), Load(base, (at,)))))
+    left = apply("exp", apply("sub", Load(last, (at,)), Load(base, (at,))))
+    tile.put(axes, fade, (at,), _of_a_number(tile, Load(last, (at,)), left))
     axes, at = tile.queries()
     tile.put(axes, total, (at,), apply("mul", Load(total, (at,)), Load(fade, (at,))))
     if is_sums(tile.node):

@@ -31,7 +31,9 @@ def in_key_parts(node: Node) -> Node:
     tiles = prod(node.shape[:batch_rank(node)])
     if not (is_static(keys) and is_static(queries) and is_static(tiles)) or node.attributes.causal:
         return node
-    if q.dtype is not FLOAT32 or not 0 < queries <= FEW or not 0 < tiles < ENOUGH:
+    if node.attributes.unseen == "zero_nan" or q.dtype is not FLOAT32:
+        return node
+    if not 0 < queries <= FEW or not 0 < tiles < ENOUGH:
         return node
     count = next((p for p in PARTS if keys % p == 0 and keys // p >= LEAST_KEYS), 1)
     return node if count == 1 else _joined(node, count)

@@ -109,7 +109,7 @@ def test_two_masks_and_a_finite_number_for_hidden_scores() -> None:
 
 
 @pytest.mark.parametrize("keys", [40, 300])
-@pytest.mark.parametrize("unseen", ["nan", "zero"])
+@pytest.mark.parametrize("unseen", ["nan", "zero", "zero_nan"])
 def test_queries_that_see_nothing(keys: int, unseen: str) -> None:
     mask = np.random.default_rng().random((9, keys)) < 0.5
     mask[[0, 5]] = False
@@ -117,12 +117,25 @@ def test_queries_that_see_nothing(keys: int, unseen: str) -> None:
     check([*operands((2,), 9, keys, 8, 8), mask], unseen=unseen)
 
 
-@pytest.mark.parametrize("keys", [40, 300])
-def test_special_values(keys: int) -> None:
+@pytest.mark.parametrize("unseen", ["nan", "zero_nan"])
+@pytest.mark.parametrize("queries, keys", [(9, 40), (9, 300), (4, 300)])
+def test_special_values(queries: int, keys: int, unseen: str) -> None:
     """NaN and inf in scores and values come out where they do in the formula."""
     for which, value in ((0, np.nan), (1, np.nan), (2, np.nan), (0, np.inf), (1, -np.inf), (2, np.inf)):
-        arrays = operands((2,), 9, keys, 8, 8)
+        arrays = operands((2,), queries, keys, 8, 8)
         arrays[which][1, 3, 2] = value
+        if which != 2:
+            arrays[2][0, 1, 1] = np.nan  # in another batch
+        check(arrays, unseen=unseen)
+
+
+def test_a_late_score_that_is_no_number() -> None:
+    """In the last block of keys, after sums of numbers: the weights of that query alone are 0."""
+    for value in (np.nan, np.inf):
+        arrays = [*operands((2,), 20, 400, 8, 8), np.zeros((20, 400), np.float32)]
+        arrays[3][[2, 7], [399, 130]] = value
+        arrays[2][1, 5, 3] = np.inf
+        check(arrays, unseen="zero_nan")
         check(arrays)
 
 
@@ -189,6 +202,21 @@ def test_written_by_hand() -> None:
     compiled = compile_graph(graph)
     assert "attention" in [op for k in compiled.report.kernels for op in k.ops]
     np.testing.assert_allclose(compiled(*arrays)[0], interpret(graph, arrays)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_are_made_numbers() -> None:
+    """As torch writes attention to ONNX files."""
+    arrays = [*operands((2,), 9, 17, 8, 8), np.zeros((9, 17), np.float32)]
+    arrays[3][4] = -np.inf
+    q, k, v, m = (input_node(f"x{i}", TensorType(dtype_of(a), a.shape)) for i, a in enumerate(arrays))
+    weights = softmax(ops.matmul(q * 0.5, ops.transpose(k, axes=(0, 2, 1)) * 0.5) + m)
+    shown = ops.select(ops.is_nan(weights), 0.0, weights)
+    graph = Graph((q, k, v, m), (ops.matmul(shown, v),))
+    compiled = compile_graph(graph)
+    assert "attention" in [op for k in compiled.report.kernels for op in k.ops]
+    np.testing.assert_allclose(compiled(*arrays)[0], interpret(graph, arrays)[0], rtol=1e-4, atol=1e-5)
+    kept = compile_graph(Graph(graph.inputs, (*graph.outputs, weights)))
+    assert "attention" not in [op for k in kept.report.kernels for op in k.ops]
 
 
 def test_not_in_strict_and_not_when_switched_off() -> None:

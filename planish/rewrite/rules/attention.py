@@ -25,6 +25,8 @@ MOST_FEATURES = 256  # of a query or a value: what a tile keeps of them is on th
 x, v = variables("x v")
 _e = ops.exp(x - ops.reduce_max(x).named("largest")).named("e")
 _weights = (_e / ops.reduce_sum(_e).named("total")).used_once("weights")
+_shown = (_e / ops.reduce_sum(_e).named("total")).named("weights")
+_numbers = ops.select(ops.is_nan(_shown), 0.0, _shown).used_once("numbers")
 
 
 def has_kernel(node: Node) -> bool:
@@ -90,6 +92,8 @@ def _is_softmax(match: Match) -> bool | str:
     for one in (match.largest, match.total):
         if one.attributes.axes != last or not one.attributes.keepdims:
             return "the softmax is not over the last axis"
+    if match.uses.get(match.weights, 2) > 2:
+        return "the weights have other users"
     return match.uses.get(match.e, 2) <= 2 or "the exponentials have other users"
 
 
@@ -120,8 +124,9 @@ def _attention(match: Match) -> Node | str:
     operands = (_in_order(q, first.lhs_batch, first.lhs_contract[0], last=True),
                 _in_order(k, first.rhs_batch, first.rhs_contract[0], last=True),
                 _in_order(match.v, last.rhs_batch, last.rhs_contract[0], last=False))
+    unseen = "zero_nan" if "numbers" in match.bound else "nan"
     return ops.attention(operands[0], *map(_narrowed, operands[1:]), *scores.masks, scale=first.alpha,
-                         hidden=scores.hidden)
+                         hidden=scores.hidden, unseen=unseen)
 
 
 def _in_order(node: Node, batch: tuple[int, ...], contracted: int, *, last: bool) -> Node:
@@ -145,8 +150,9 @@ def _build(match: Match) -> Node:
     return made
 
 
-def _example(rng: np.random.Generator, dtype: DType) -> Node:
-    """Attention written out, with or without masks, q, k and v in some order of axes."""
+def _example(rng: np.random.Generator, dtype: DType, *, numbers: bool = False) -> Node:
+    """Attention written out, with or without masks, q, k and v in some order of axes; with weights that are
+    NaN made 0."""
     b, s, t, d, e = (int(n) for n in rng.integers(1, 5, 5))
     turned = rng.random() < 0.5
     shapes = ((s, b, d), (t, b, d), (t, b, e)) if turned else ((b, s, d), (b, t, d), (b, t, e))
@@ -163,6 +169,8 @@ def _example(rng: np.random.Generator, dtype: DType) -> Node:
         scores = ops.select(mask, scores, hidden) if kind == 2 else ops.select(mask, hidden, scores)
     raised = ops.exp(scores - ops.reduce_max(scores, axes=(2,), keepdims=True))
     weights = raised / ops.reduce_sum(raised, axes=(2,), keepdims=True)
+    if numbers:
+        weights = ops.select(ops.is_nan(weights), constant(np.float32(0), dtype), weights)
     return ops.dot_general(weights, values, lhs_contract=(2,), rhs_contract=(0,) if turned else (1,),
                            lhs_batch=(0,), rhs_batch=at)
 
@@ -235,4 +243,7 @@ RECOGNISE = (
          when=_is_shared, example=lambda rng, dtype: _shared_example(rng, dtype, True, sums=True)),
     rule("attention", ops.dot_general(_weights, v), _build, when=_is_attention, numerics="default",
          relies_on="the sums may run in another order", example=_example),
+    rule("attention_of_numbers", ops.dot_general(_numbers, v), _build, when=_is_attention, numerics="default",
+         relies_on="the sums may run in another order",
+         example=lambda rng, dtype: _example(rng, dtype, numbers=True)),
 )
