@@ -3,9 +3,8 @@ registers.
 
 In: a kernel with a `RegisterTile`. Out: a function of the same form as loops.py writes. Blocking is by the
 left operand's rows and groups of panels: the panels of a group stay in the second-level cache while all rows
-pass, a tile's rows in the first while the group's panels pass. Threads take ranges of rows when there are
-enough, else ranges of panels. Accumulation over k is in one fixed order, with fused multiply-add where the
-machine has it (not in strict numerics). Products of int16 are added two at a time, in one instruction on x86.
+pass, a tile's rows in the first while the group's panels pass. Threads take ranges of row tiles or of panels. The
+sums are written by tile.py.
 """
 from __future__ import annotations
 
@@ -26,8 +25,16 @@ from planish.types import Dim, is_static, substitute
 
 GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all rows pass
 PANELS_AT_ONCE = 4       # panels a tile of few rows takes, so that enough accumulators hide the latency
+HARDLY = 6               # bits: a 64th more work for the busiest thread
 IMAGE_AXES = 3           # axes of rows from which they are the places of images
 LONG_EPILOGUE = 8        # ops from which the epilogue is a loop over the tile's rows, not unrolled
+
+
+def heights(count: int, most: int) -> tuple[int, int]:
+    """Of as few tiles as it takes for some rows: the height of the tall ones, and how many they are. The
+    others have a row less."""
+    height = even_size(count, most)
+    return height, count - -(-count // most) * (height - 1)
 
 
 def write_contraction(module: Module, kernel: Kernel, name: str, size_slots: dict[str, int],
@@ -98,10 +105,8 @@ class TileWriter(LoopWriter):
         panels = self.ceil_div(self.columns, self.width)
         batches = self.e.dim(self.count(self.batch))
         all_items = b.mul(batches, tiles)
-        rows_share, panels_share = b.mul(self.share(all_items), panels), b.mul(self.share(panels), all_items)
         told = self.told("share", "")
-        by_rows = Value("i1", str(told == "rows").lower()) if told else \
-            b.cmp("icmp sle", rows_share, panels_share)
+        by_rows = Value("i1", str(told == "rows").lower()) if told else self.pays_by_rows(all_items, panels)
         first_item, last_item = self.part(all_items, by_rows)
         no = b.bin("xor", by_rows, Value("i1", "true"))
         first_panel, last_panel = self.part(panels, no)
@@ -116,6 +121,24 @@ class TileWriter(LoopWriter):
                     lambda: self.groups(start, stop, first_panel, last_panel))
         loop.end()
         busy.end()
+
+    def pays_by_rows(self, tiles: Value, panels: Value) -> Value:
+        """Whether the busiest thread has less to do when tiles are shared out than when panels are, or hardly
+        more: then no thread needs all of the left operand."""
+        b = self.b
+        rows = b.mul(self.rows_in(self.share(tiles)), panels)
+        columns = b.mul(self.rows_in(tiles), self.share(panels))
+        return b.cmp("icmp sle", rows, b.add(columns, b.bin("lshr", columns, b.i64(HARDLY))))
+
+    def rows_in(self, tiles: Value) -> Value:
+        """The rows of the first tiles, of which there may be fewer than they have room for."""
+        b, height, count = self.b, self.tile.rows, self.count(self.m)
+        if not is_static(count):
+            rows = b.mul(tiles, b.i64(height))
+            return rows if self.batch else b.intrinsic("smin", rows, self.rows)
+        height, tall = heights(count, height)
+        low = b.bin("sub", tiles, b.i64(tall)) if not self.batch else b.i64(0)
+        return b.bin("sub", b.mul(tiles, b.i64(height)), b.intrinsic("smax", low, b.i64(0)))
 
     def told(self, step: str, otherwise: int | str) -> int | str:
         """What a step of the schedule says, where it has it."""
@@ -194,11 +217,12 @@ class TileWriter(LoopWriter):
                    last_panel: Value) -> None:
         """As few tiles as it takes, of two heights one apart, the tall ones first: 49 rows are four tiles of
         six and five of five rows, none of a single row, which would wait for memory."""
-        b, height, tiles = self.b, even_size(count, self.tile.rows), -(-count // self.tile.rows)
-        tall = b.i64(count - tiles * (height - 1))
+        b = self.b
+        height, many = heights(count, self.tile.rows)
+        tall = b.i64(many)
         for start, stop, each, skipped in ((first, b.intrinsic("smin", last, tall), height, b.i64(0)),
                                            (b.intrinsic("smax", first, tall), last, height - 1, tall)):
-            if count == tiles * height and each < height:
+            if count == many * height and each < height:
                 continue
             loop = b.loop(start, stop, b.i64(1), hint="tile")
             row = b.add(b.mul(loop.index, b.i64(each)), skipped)

@@ -21,8 +21,9 @@ from planish.schedule.contraction import contraction_of
 from planish.schedule.kernel import Axis, Kernel, Load
 from planish.types import INT16, Dim, is_static
 
-FEW_ROWS = 2        # rows of a tile up to which panels are read from memory faster than they are used
-AHEAD_BYTES = 1024  # how far ahead they are asked for
+FEW_ROWS = 2        # rows of a tile up to which a right operand in place is read faster than it is used
+AHEAD_BYTES = 1024  # how far ahead panels are asked for
+LINE_BYTES = 64     # what one request brings
 LEFT, RIGHT = 0, 1  # the operands
 PAIR = 2            # products of int16 that one instruction adds up
 # (bytes of a vector) -> x86's instruction for it
@@ -40,6 +41,7 @@ class TileSums:
         assert tile is not None and parts is not None
         self.b, self.e, self.numerics = b, e, numerics
         self.is_x86 = b.module.triple.startswith("x86_64")
+        self.packed = tile.packed
         self.lanes, self.width = tile.lanes, tile.vectors * tile.lanes
         self.lhs, self.rhs, self.in_pairs = parts.left, parts.right, parts.in_pairs
         self.dtype, self.element = parts.sum.dtype, registers.memory_type(parts.sum.dtype.name)
@@ -123,10 +125,9 @@ class TileSums:
         left_at, right_at, *totals = carry
         left, right = self.moved(self.left, left_at), self.moved(self.right, right_at)
         turns = range(max(factor // PAIR, 1) if self.in_pairs else factor)
+        self.prefetch(right, len(turns))
         for turn in turns:
             here = self.moved(right, self.step(RIGHT, axis, turn))
-            if len(left) <= FEW_ROWS:
-                self.prefetch(here)
             near = self.step(LEFT, axis, PAIR * turn if self.in_pairs else turn)
             rows = self.moved(left, near) if self.is_x86 else self.moved_alike(left_at, near)
             if self.in_pairs:
@@ -211,10 +212,15 @@ class TileSums:
             return self.b.bin("fadd", total, self.b.bin("fmul", x, y))
         return self.b.multiply_add(x, y, total)
 
-    def prefetch(self, pointers: list[Value]) -> None:
-        """Ask for what a few trips later reads: with few rows the right operand streams through once."""
-        for pointer in pointers:
-            self.b.prefetch(self.b.gep("i8", pointer, self.b.i64(AHEAD_BYTES)))
+    def prefetch(self, right: list[Value], turns: int) -> None:
+        """Ask for what a few trips later reads. Panels lie one after another, so at the end of one it is the
+        beginning of the next."""
+        if not self.packed and len(self.left) > FEW_ROWS:
+            return
+        bytes_ = turns * self.width * self.rhs.dtype.itemsize * (PAIR if self.in_pairs else 1)
+        for pointer in right:
+            for near in range(AHEAD_BYTES, AHEAD_BYTES + bytes_, LINE_BYTES):
+                self.b.prefetch(self.b.gep("i8", pointer, self.b.i64(near)))
 
     def left_number(self, pointer: Value) -> Value:
         """A number of the left operand in every lane; a narrow one is widened when it is there."""
