@@ -3,8 +3,8 @@ registers.
 
 In: a kernel with a `RegisterTile`. Out: a function of the same form as loops.py writes. Blocking is by the
 left operand's rows and groups of panels: the panels of a group stay in the second-level cache while all rows
-pass, a tile's rows in the first while the group's panels pass. Threads take ranges of row tiles or of panels. The
-sums are written by tile.py.
+pass, a tile's rows in the first while the group's panels pass. Threads take ranges of row tiles or of panels.
+The sums are written by tile.py.
 """
 from __future__ import annotations
 
