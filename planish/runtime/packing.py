@@ -1,7 +1,7 @@
 """Panels of many constants, packed by native code on all threads.
 
-In: parameters of `schedule.packing.packed`, and the arrays they are of. Out: the panels, in fresh memory in
-which huge pages start on their own boundaries: most of the time of packing is the first touch of its pages.
+In: parameters of `schedule.packing.packed` with the arrays they are of. Out: the panels, in fresh memory:
+most of the time of packing is the first touch of its pages.
 
 Element (panel, k, lane) goes from `source + (panel * width + lane) * lane_step + offsets[k]` to
 `target + panel * panel_bytes + lane * lane_place + places[k]`, all in bytes. Every thread fills its share of
@@ -23,7 +23,7 @@ from planish.schedule.packing import panels_shape
 
 BLOCK = 16                  # steps of k that are packed together
 CHUNK = 16                  # bytes of a vector that is copied
-HUGE_PAGE = 2 << 20
+LARGE = 2 << 20             # bytes of memory that is mapped for itself
 LINE = 64
 ITEMS = (1, 2, 4, 8)        # sizes of elements there is code for
 
@@ -84,8 +84,8 @@ def _table(sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
 
 
 def fresh(wanted: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
-    """Zeroed arrays in one piece of memory, each on a line of its own; large ones on huge pages where the
-    system has them."""
+    """Zeroed arrays in one piece of memory, each on a line of its own. Huge pages are not asked for: where
+    first touches of free ones go to a virtual machine's host, packing took three times as long."""
     sizes = [-(-prod(shape) * dtype.itemsize // LINE) * LINE for shape, dtype in wanted]
     memory, at = _lines(sum(sizes))
     found = []
@@ -97,14 +97,12 @@ def fresh(wanted: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray
 
 def _lines(total: int) -> tuple[np.ndarray, int]:
     """Zeroed memory, and where in it `total` bytes begin on a boundary."""
-    if total < HUGE_PAGE:
+    if total < LARGE:
         memory = np.zeros(total + LINE, np.uint8)
-        return memory, -memory.ctypes.data % LINE
-    mapping = mmap.mmap(-1, total + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        mapping.madvise(mmap.MADV_HUGEPAGE)
-    memory = np.frombuffer(mapping, np.uint8)
-    return memory, -memory.ctypes.data % HUGE_PAGE
+    else:
+        mapping = mmap.mmap(-1, total + LINE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = np.frombuffer(mapping, np.uint8)
+    return memory, -memory.ctypes.data % LINE
 
 
 # --- the native code

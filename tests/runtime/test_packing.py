@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from planish.ops.content import Content
-from planish.runtime.packing import HUGE_PAGE, empty_panels, pack_into
+from planish.runtime.packing import LARGE, empty_panels, pack_into
 from planish.schedule.packing import pack, packed, transposed
 
 VIEWS = {  # (start, sizes [n, k...], strides in elements)
@@ -46,7 +46,7 @@ def test_taps_of_a_convolution_and_huge_pages():
     large = rng.normal(size=(1030, 600)).astype(np.float32)
     jobs = [((0, (200, 3, 3, 96), (864, 3, 1, 9), 16, 1), kernel), ((0, (600, 1030), (1, 600), 16, 1), large)]
     panels = pack_all(jobs, 2)
-    assert sum(p.nbytes for p in panels) > HUGE_PAGE
+    assert sum(p.nbytes for p in panels) > LARGE
     for (parameters, array), found in zip(jobs, panels, strict=True):
         np.testing.assert_array_equal(found, pack(parameters, array))
 
