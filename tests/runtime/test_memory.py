@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -77,9 +78,12 @@ def test_a_recycled_block_is_large_enough():
             _free(block)
 
 
-def test_large_blocks_start_at_different_lines_of_a_page():
+def test_large_blocks_start_at_places_of_a_page_that_lie_apart():
+    """Also from the beginning of a page, where arrays of NumPy and torch start."""
     blocks = [_alloc(4 * MB) for _ in range(16)]
-    assert len({b % 4096 for b in blocks}) == 16
+    places = sorted({0, *(b % 4096 for b in blocks), 4096})
+    assert len(places) == 8 + 2
+    assert min(after - before for before, after in pairwise(places)) >= 384
     for block in blocks:
         _free(block)
 
