@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import gc
 import re
 import signal
 import sys
@@ -254,6 +255,8 @@ def main() -> int:
     warnings.simplefilter("ignore")
     core.extract_test_fn = lambda: None  # it walks the stack for every list of samples
     torch.cuda.manual_seed_all = lambda seed: None  # it keeps the stack for every sample
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 1000)  # tracing makes few cycles and very many objects
     outcomes = []
     for outcome in run_all(options):
         outcomes.append(outcome)
