@@ -75,8 +75,16 @@ class LinkError(PlanishError, RuntimeError):
     """Native code that can't be linked or loaded."""
 
 
+class GraphBreakError(PlanishError, RuntimeError):
+    """A program that is cut into more graphs than PLANISH_MAX_GRAPH_BREAKS allows."""
+
+
 class CacheWarning(UserWarning):
     """The disk cache can't be used; compilation goes on without it."""
+
+
+class GraphBreakWarning(UserWarning):
+    """A function that is captured in parts, with Python between them."""
 
 
 class RecompileWarning(UserWarning):

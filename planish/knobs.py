@@ -84,6 +84,8 @@ KNOBS: dict[str, Knob] = {knob.name: knob for knob in (
          "largest size of the disk cache; the least recently used entries go first"),
     Knob("pool_bytes", "PLANISH_POOL_BYTES", _bytes, None,
          "most bytes of free output memory kept for reuse; else an eighth of RAM, 1 GiB at most"),
+    Knob("max_graph_breaks", "PLANISH_MAX_GRAPH_BREAKS", int, None,
+         "most graph breaks of a process; one more is an error (0, in a test run: none may come in)"),
     Knob("target", "PLANISH_TARGET", _isa, "",
          "use no more than this instruction set: sse2, avx2 or avx512"),
     Knob("logs", "PLANISH_LOGS", str, "",

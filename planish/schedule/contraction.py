@@ -125,7 +125,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     may say what is else decided here."""
     kernel = split_groups(split_sum(kernel))
     roles = choose_roles(kernel, hint, buffers)
-    if roles is None:
+    if roles is None or _work(kernel, hint) < LEAST_WORK:
         return None
     parts = contraction_of(kernel)
     assert parts is not None
@@ -140,7 +140,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
         width = lanes * TILES[machine.registers][1]
         roles = min(roles, across, key=lambda r: (_width(kernel, r, hint) < lanes // 2,
                                                   _cycles(kernel, r, hint, buffers, width)))
-    if _work(kernel, hint) < LEAST_WORK or _packs_for_one_use(roles, buffers):
+    if _packs_for_one_use(roles, buffers):
         return None
     rows, vectors = (TILES if _has_known_rows(roles) else APART)[machine.registers]
     if _width(kernel, roles, hint) <= lanes and _has_even_tiles(kernel, roles):

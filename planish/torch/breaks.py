@@ -7,6 +7,7 @@ that text, those of torch 2.5 and of later versions; what none of them fits is n
 
 from __future__ import annotations
 
+import ast
 import linecache
 import os
 import re
@@ -168,7 +169,7 @@ CALLS = tuple(
 def break_of(text: str) -> Break:
     """The record of one message of Dynamo's."""
     stack = user_frames(text)
-    file, line, function = stack[-1] if stack else (*_stated_place(text), "?")
+    file, line, function = stack[-1] if stack else _stated_place(text)
     reason = reason_of(text)
     cause, what, advice = cause_of(reason)
     source = linecache.getline(file, line).strip()
@@ -225,9 +226,27 @@ def _plain(name: str) -> str:
     return re.sub(r"^torch_dynamo_resume_in_(.+)_at_\d+$", r"\1", name)
 
 
-def _stated_place(text: str) -> tuple[str, int]:
+def _stated_place(text: str) -> tuple[str, int, str]:
+    """(file, line, function) of a message without a stack."""
     found = re.search(r"in user code at (.+?):(\d+)", text)
-    return (found[1], int(found[2])) if found else ("?", 0)
+    if not found:
+        return "?", 0, "?"
+    return found[1], int(found[2]), _function_at(found[1], int(found[2]))
+
+
+def _function_at(file: str, line: int) -> str:
+    """The innermost function that a line of a file is in."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return "?"
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max(around, key=lambda node: node.lineno).name if around else "?"
 
 
 def is_foreign(file: str) -> bool:

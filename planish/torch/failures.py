@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from planish.errors import CaptureWarning
+from planish.errors import CaptureWarning, PlanishError
 
 
 def failing_as_eager(compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """`compiled`, made by torch.compile of `function`, raising what eager raises."""
-    from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError
+    from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError, TorchRuntimeError
 
     @wraps(compiled)
     def called(*args: Any, **keywords: Any) -> Any:
@@ -26,6 +26,11 @@ def failing_as_eager(compiled: Callable[..., Any], function: Callable[..., Any])
             return compiled(*args, **keywords)
         except (TorchRuntimeError, BackendCompilerFailed) as error:
             failure = error
+        except InternalTorchDynamoError as error:
+            ours = error.__cause__ or error.__context__
+            if not isinstance(ours, PlanishError):
+                raise
+            raise ours from None
         if not nothing_ran(failure, function):
             raise inner_error(failure) from None
         result = function(*args, **keywords)

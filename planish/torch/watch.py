@@ -5,8 +5,9 @@
     limits      torch's warning that it gives up compiling a function
     graphs      every graph planish compiled: its program, its calls, the time inside
 
-They go to the channels `graph_breaks` and `recompiles` of the logs (each break once), to a warning (a
-limit), and to every `Watch` that is open. `listen` is called when planish.torch is loaded and before every
+They go to the channels `graph_breaks` and `recompiles` of the logs (each break once), to a warning (a limit,
+the first break of a function), and to every `Watch` that is open. More breaks than `PLANISH_MAX_GRAPH_BREAKS`
+are an error. `listen` is called when planish.torch is loaded and before every
 compile: torch's own set-up of its loggers may have undone it.
 """
 
@@ -23,7 +24,8 @@ from time import perf_counter
 from types import CodeType, FrameType
 from typing import Any
 
-from planish.errors import RecompileWarning
+from planish import knobs
+from planish.errors import GraphBreakError, GraphBreakWarning, RecompileWarning
 from planish.logs import channel
 from planish.torch.breaks import Break, break_of
 from planish.torch.recompiles import Recompile, recompile_of
@@ -68,6 +70,7 @@ class Watch:
 
 _watches: list[Watch] = []
 _told: set[tuple[str, int, str, str]] = set()
+_warned: set[tuple[str, str]] = set()
 _lock = threading.Lock()
 
 
@@ -127,6 +130,22 @@ def _on_break(record: logging.LogRecord) -> None:
     if key not in _told:
         _told.add(key)
         channel("graph_breaks").info("%s", found)
+    most = knobs.max_graph_breaks
+    if most is not None and len(_told) > most:
+        raise GraphBreakError(f"graph break {len(_told)}, where PLANISH_MAX_GRAPH_BREAKS={most}: {found}")
+    if not _watches:
+        _warn(found)
+
+
+def _warn(found: Break) -> None:
+    """One line for the first break of each function."""
+    if (found.file, found.function) not in _warned:
+        _warned.add((found.file, found.function))
+        text = (
+            f"{found.function} breaks in two here ({found.cause}): each call enters compiled code once more, "
+            f"which takes some 12 us, and nothing is fused across; planish.explain measures it and lists all"
+        )
+        warnings.warn_explicit(text, GraphBreakWarning, found.file, found.line)
 
 
 # --- recompiles

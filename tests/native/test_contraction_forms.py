@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from planish.compiler import Options, compile_graph
-from planish.ir import interpret
+from planish.ir import constant, interpret
 from planish.ir.graph import build_graph
 from planish.ops import get_op
 from planish.types import FLOAT32, TensorType, symbol
@@ -63,3 +63,19 @@ def test_operands_spread_over_memory_are_packed(lhs, rhs, dims, is_open):
     assert any("pack" in k.ops for k in compiled.report.kernels)
     expected, = interpret(graph, arrays, precision="float64")
     np.testing.assert_allclose(compiled(*arrays)[0], expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows, depth, columns", [(0, 8, 24), (16, 0, 24), (16, 8, 0)])
+@pytest.mark.parametrize("batch", [0, 3])
+@pytest.mark.parametrize("turned", [False, True])
+def test_empty_operands(rows, depth, columns, batch, turned):
+    """Sums over nothing are 0, results of no elements are empty; also where the result is turned around."""
+    def function(x):
+        w = constant(arrays[1])
+        y = get_op("dot_general")(x, w, lhs_contract=(2,), rhs_contract=(1,), lhs_batch=(0,), rhs_batch=(0,))
+        return transpose(y, axes=(0, 2, 1)) if turned else y
+
+    arrays = [np.ones(s, np.float32) for s in ((batch, rows, depth), (batch, depth, columns))]
+    compiled = compile_graph(build_graph(function, TensorType(FLOAT32, arrays[0].shape)))
+    expected = np.matmul(*arrays)
+    np.testing.assert_array_equal(compiled(arrays[0])[0], expected.transpose(0, 2, 1) if turned else expected)

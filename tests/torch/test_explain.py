@@ -15,13 +15,13 @@ import pytest
 
 import planish
 from planish import knobs
-from planish.errors import PlanishError, RecompileWarning
+from planish.errors import GraphBreakError, GraphBreakWarning, PlanishError, RecompileWarning
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from planish.inspect.explain import Explanation, as_json  # noqa: E402
 from planish.torch.breaks import break_of  # noqa: E402
 from planish.torch.recompiles import recompile_of  # noqa: E402
-from planish.torch.watch import watching  # noqa: E402
+from planish.torch.watch import _told, watching  # noqa: E402
 
 nn = torch.nn
 HERE = Path(__file__).name
@@ -189,6 +189,36 @@ def test_logs_tell_each_break_once(capsys: Any) -> None:
     told = capsys.readouterr().err
     assert told.count("planish.graph_breaks:") == 1
     assert f"{HERE}:{line_of(twice, 'x.mean()')} in twice: data-dependent if" in told
+
+
+def test_a_function_that_breaks_is_warned_of_once() -> None:
+    def broken(x: Any) -> Any:
+        x = x * 2 if x.sum() > 0 else x
+        return x + x.mean().item()
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        compiled = planish.compile(broken)
+        compiled(torch.ones(3)), compiled(-torch.ones(3)), compiled(torch.ones(4))
+    (warning,) = [w for w in told if w.category is GraphBreakWarning]
+    assert (Path(warning.filename).name, warning.lineno) == (HERE, line_of(broken, "x.sum() > 0"))
+    text = str(warning.message)
+    assert "broken" in text and "data-dependent if" in text and "12 us" in text and "\n" not in text
+
+
+def test_a_break_too_many_is_an_error() -> None:
+    def first(x: Any) -> Any:
+        return x + 1 if x.sum() > 0 else x
+
+    def second(x: Any) -> Any:
+        return x - 1 if x.sum() > 0 else x
+
+    with knobs.override(max_graph_breaks=len(_told) + 1):
+        planish.compile(first)(torch.ones(3))
+        with pytest.raises(GraphBreakError, match=r"MAX_GRAPH_BREAKS.*in second: data-dependent if"):
+            planish.compile(second)(torch.ones(3))
+        with pytest.raises(Exception, match="GraphBreakError"):
+            torch.compile(second, backend="planish")(torch.ones(3))
 
 
 def test_other_backends_are_not_ours() -> None:
