@@ -6,7 +6,6 @@ from typing import Any
 
 from planish.capture.torch.call import Call, as_node, broadcast, number, translates
 from planish.capture.torch.movement import positions
-from planish.capture.torch.promotion import Number
 from planish.ir import Node
 from planish.ops.rules import ops
 from planish.types import FLOAT64, INT64, DType
@@ -48,17 +47,15 @@ def ones(call: Call, *arguments: Any) -> Node:
 
 @translates("aten.arange.start_step")
 def arange(call: Call, start: Any, stop: Any, step: Any, *options: Any) -> Node:
-    """start + i step, computed in the widest integer or float as torch does."""
-    whole = not any(_is_float(v) for v in (start, stop, step))
-    dtype = INT64 if whole and call.dtype.is_integer else FLOAT64
+    """start + i step, computed in the widest integer or float; for whole results torch cuts the fractions of
+    start and step off before."""
+    dtype = INT64 if call.dtype.is_integer else FLOAT64
     place = positions(call, call.shape, 0)
     index = ops.cast(place, dtype=dtype) if dtype is FLOAT64 else place
+    if dtype is INT64:
+        start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     result = as_node(start, dtype) + index * as_node(step, dtype)
     return result if dtype is call.dtype else ops.cast(result, dtype=call.dtype)
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, float) or (isinstance(value, Number) and value.node.dtype.is_float)
 
 
 @translates("prims.iota.default")

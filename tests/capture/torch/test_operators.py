@@ -220,6 +220,8 @@ MOVEMENT: Cases = [
     lambda x: x.view(torch.int32) + 1,
     lambda x: F.pixel_shuffle(x.reshape(1, 4, 3, 5), 2),
     lambda x: torch.arange(3, 11, 2) + x.sum().long(),
+    lambda x: torch.arange(2.1, -2.9, -1.0, dtype=torch.int64) + x.sum().long(),
+    lambda x: torch.arange(0.1, 7.9, 2.7, dtype=torch.int32) + x.sum().int(),
     lambda x: torch.linspace(0, 1, 7) * x.sum(),
     lambda x: torch.full((2, 3), 7.0) * x.sum(),
     lambda x: torch.eye(4) + x.sum(),
