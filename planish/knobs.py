@@ -46,6 +46,13 @@ def _count(text: str) -> int:
     return number
 
 
+def _limit(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError("a whole number from 0 up")
+    return number
+
+
 def _bytes(text: str) -> int:
     units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
     text = text.strip().lower().removesuffix("b").removesuffix("i")
@@ -84,7 +91,7 @@ KNOBS: dict[str, Knob] = {knob.name: knob for knob in (
          "largest size of the disk cache; the least recently used entries go first"),
     Knob("pool_bytes", "PLANISH_POOL_BYTES", _bytes, None,
          "most bytes of free output memory kept for reuse; else an eighth of RAM, 1 GiB at most"),
-    Knob("max_graph_breaks", "PLANISH_MAX_GRAPH_BREAKS", int, None,
+    Knob("max_graph_breaks", "PLANISH_MAX_GRAPH_BREAKS", _limit, None,
          "most graph breaks of a process; one more is an error (0, in a test run: none may come in)"),
     Knob("target", "PLANISH_TARGET", _isa, "",
          "use no more than this instruction set: sse2, avx2 or avx512"),

@@ -56,4 +56,4 @@ def test_the_knob_that_changes_code_is_in_the_cache_key():
 def test_every_knob_says_what_it_is():
     for name, knob in knobs.KNOBS.items():
         assert knob.name == name and knob.doc and knob.env.isupper()
-        assert knob.type_name in ("bool", "count", "str", "bytes", "seconds", "isa")
+        assert knob.type_name in ("bool", "count", "limit", "str", "bytes", "seconds", "isa")
