@@ -243,10 +243,12 @@ def _function_at(file: str, line: int) -> str:
     around = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         and node.lineno <= line <= (node.end_lineno or 0)
     ]
-    return max(around, key=lambda node: node.lineno).name if around else "?"
+    if not around:
+        return "<module>"
+    return getattr(max(around, key=lambda node: node.lineno), "name", "<lambda>")
 
 
 def is_foreign(file: str) -> bool:

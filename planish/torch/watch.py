@@ -143,7 +143,7 @@ def _warn(found: Break) -> None:
         _warned.add((found.file, found.function))
         text = (
             f"{found.function} breaks in two here ({found.cause}): each call enters compiled code once more, "
-            f"which takes some 12 us, and nothing is fused across; planish.explain measures it and lists all"
+            "and nothing is fused across; planish.explain measures it and lists all"
         )
         warnings.warn_explicit(text, GraphBreakWarning, found.file, found.line)
 

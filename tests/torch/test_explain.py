@@ -203,7 +203,15 @@ def test_a_function_that_breaks_is_warned_of_once() -> None:
     (warning,) = [w for w in told if w.category is GraphBreakWarning]
     assert (Path(warning.filename).name, warning.lineno) == (HERE, line_of(broken, "x.sum() > 0"))
     text = str(warning.message)
-    assert "broken" in text and "data-dependent if" in text and "12 us" in text and "\n" not in text
+    assert "broken" in text and "data-dependent if" in text and "planish.explain" in text and "\n" not in text
+
+
+def test_a_break_in_a_lambda_has_its_name() -> None:
+    broken = lambda x: x + x.mean().item()  # noqa: E731
+    with watching() as watch:
+        planish.compile(broken)(torch.ones(3))
+    (found,) = watch.breaks
+    assert (found.function, found.line) == ("<lambda>", line_of(broken, ".item()"))
 
 
 def test_a_break_too_many_is_an_error() -> None:
