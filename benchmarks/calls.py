@@ -42,12 +42,25 @@ def small(count: int) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(8, 8) for _ in range(count))
 
 
+def whole(a: torch.Tensor) -> torch.Tensor:
+    return torch.relu(a + 1) * 2
+
+
+def broken(a: torch.Tensor) -> torch.Tensor:
+    """`whole`, in two graphs."""
+    b = torch.relu(a + 1)
+    torch._dynamo.graph_break()
+    return b * 2
+
+
 CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "one tensor": (lambda a: a + 1, small(1)),
     "four tensors": (lambda a, b, c, d: torch.relu(a + b) * c + d, small(4)),
     "a dict": (lambda a, b: {"sum": a + b, "product": a * b}, small(2)),
     "a number": (lambda a, n: a * n, (*small(1), 3)),
     "a view": (lambda a: (a * 2, a.t()), small(1)),
+    "one graph": (whole, small(1)),
+    "a graph break": (broken, small(1)),
     "12 layers": (Layers().eval(), small(1)),
 }
 

@@ -68,6 +68,9 @@ class Watch:
     marking: bool = False
 
 
+# `python -m benchmarks.calls`, "a graph break" over "one graph"
+BREAK_COSTS = "some 12 us by torch.compile and 46 by planish.compile"
+
 _watches: list[Watch] = []
 _told: set[tuple[str, int, str, str]] = set()
 _warned: set[tuple[str, str]] = set()
@@ -143,7 +146,7 @@ def _warn(found: Break) -> None:
         _warned.add((found.file, found.function))
         text = (
             f"{found.function} breaks in two here ({found.cause}): each call enters compiled code once more, "
-            "and nothing is fused across; planish.explain measures it and lists all"
+            f"{BREAK_COSTS}, and nothing is fused across; planish.explain measures it and lists all"
         )
         warnings.warn_explicit(text, GraphBreakWarning, found.file, found.line)
 
