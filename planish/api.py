@@ -20,8 +20,10 @@ import numpy as np
 from planish import knobs
 from planish.capture.numpy import is_frozen
 from planish.capture.pytree import flatten
-from planish.compiler import Compiled, Mode, Numerics, Options, Strategy, compile_graph
+from planish.compiled import Compiled, Mode, Options, Strategy
+from planish.compiler import compile_graph
 from planish.ir import Graph
+from planish.rewrite import Numerics
 from planish.variants.function import Jitted, Recompile
 from planish.variants.stages import Lowered, Traced
 

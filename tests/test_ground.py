@@ -27,6 +27,7 @@ ORDER = [
     {"codegen"},
     {"runtime"},
     {"program_cache", "tuning"},
+    {"compiled"},
     {"compiler"},
     {"variants"},
     {"api", "onnx", "torch"},

@@ -17,7 +17,7 @@ from planish.cli.faults import INTERRUPTED, UsageError
 from planish.cli.request import ModeName, Request, model_command
 
 if TYPE_CHECKING:
-    from planish.compiler import Strategy
+    from planish.compiled import Strategy
     from planish.inspect.validate import Validation
     from planish.tuning.record import Finding
 

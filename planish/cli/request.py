@@ -18,7 +18,7 @@ from planish.cli.faults import UsageError
 if TYPE_CHECKING:
     from planish.cli.inputs import Inputs
     from planish.cli.models import Loaded
-    from planish.compiler import Compiled, Options, Strategy
+    from planish.compiled import Compiled, Options, Strategy
     from planish.inspect.peers import Peer
     from planish.inspect.validate import Runner
     from planish.ir import Graph

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, overload
 
 from planish.api import Jitted, jit
-from planish.compiler import Compiled, Options
+from planish.compiled import Compiled, Options
 from planish.errors import PlanishError
 from planish.ir import Graph, Node
 from planish.passes import PassRecord, run_pipeline

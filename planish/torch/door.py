@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planish.capture.torch.captured import Captured, Feed, NumberFeed, ProgramResult, SizesFeed, TensorFeed
-from planish.compiler import Compiled, NativeCompiled
+from planish.compiled import Compiled, NativeCompiled
 from planish.runtime import program, tables
 from planish.runtime.native import runtime
 

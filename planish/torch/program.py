@@ -30,7 +30,7 @@ from planish.capture.torch.captured import (
     ViewResult,
 )
 from planish.capture.torch.tensors import to_array, to_complex, to_tensor
-from planish.compiler import Compiled, NativeCompiled, SegmentedProgram
+from planish.compiled import Compiled, NativeCompiled, SegmentedProgram
 from planish.torch.door import gives_outputs, open_door, output_orders
 from planish.types import evaluate_dim, is_static
 

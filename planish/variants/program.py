@@ -13,7 +13,7 @@ import numpy as np
 
 from planish.capture.numpy import Captured, Result
 from planish.capture.pytree import LEAF
-from planish.compiler import Compiled
+from planish.compiled import Compiled
 from planish.errors import SignatureError
 
 
