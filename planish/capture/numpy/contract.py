@@ -13,7 +13,8 @@ from planish.capture.numpy.reduce import finish
 from planish.capture.numpy.registry import implements
 from planish.capture.numpy.shape import one_axis, reshape, reshape_node
 from planish.capture.numpy.tracer import Tracer, as_tracer, cast, common_dtype, emit, unsupported
-from planish.capture.numpy.ufuncs import UFUNCS, call_ufunc, widened
+from planish.capture.numpy.ufunc_table import UFUNCS, widened
+from planish.capture.numpy.ufuncs import call_ufunc
 from planish.ir import Node
 
 Axes = tuple[int, ...]

@@ -13,15 +13,10 @@ from typing import Any
 import numpy as np
 
 from planish.capture.location import user_location
-from planish.capture.numpy.registry import implements
 from planish.capture.numpy.shape import (
     axes_step,
-    materialised,
-    one_axis,
-    reshape,
     reshape_node,
     reverse_step,
-    slice_axis,
 )
 from planish.capture.numpy.tracer import (
     Step,
@@ -35,12 +30,10 @@ from planish.capture.numpy.tracer import (
     fresh,
     full_like_node,
     known,
-    static,
     unsupported,
 )
 from planish.errors import CaptureError
 from planish.ir import Node, constant
-from planish.types import INT64
 
 _BAD_INDEX = (
     "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays are "
@@ -69,10 +62,10 @@ def parse(x: Tracer, key: Any) -> Index:
     has_arrays = any(isinstance(e, Tracer) for e in entries)
     for entry in entries:
         if isinstance(entry, Tracer):
-            arrays[place] = _wrapped(entry, x.shape[axis], axis)
+            arrays[place] = wrapped(entry, x.shape[axis], axis)
             basic.append(slice(None))
         elif isinstance(entry, int) and has_arrays:
-            arrays[place] = _wrapped(known(np.asarray(entry)), x.shape[axis], axis)
+            arrays[place] = wrapped(known(np.asarray(entry)), x.shape[axis], axis)
             basic.append(slice(None))
         else:
             basic.append(entry)
@@ -133,7 +126,7 @@ def _expand(x: Tracer, entries: list[Any]) -> list[Any]:
     return entries[:at] + rest + entries[at + 1 :]
 
 
-def _wrapped(index: Tracer, size: int, axis: int) -> Tracer:
+def wrapped(index: Tracer, size: int, axis: int) -> Tracer:
     """The index as int64, known to lie in the axis: now if its value is known, else by a check at run
     time."""
     message = f"index out of bounds for axis {axis} with size {size}"
@@ -232,13 +225,13 @@ def _layout(view: Tracer, arrays: dict[int, Tracer]) -> tuple[tuple[int, ...], t
     return shape, tuple(i for i in range(view.ndim) if i not in arrays), axes[0] if adjacent else 0
 
 
-def _stacked(arrays: dict[int, Tracer], shape: tuple[int, ...]) -> Node:
+def stacked(arrays: dict[int, Tracer], shape: tuple[int, ...]) -> Node:
     """The index arrays side by side in a last axis."""
-    columns = [reshape_node(_spread(cast(arrays[a], np.int64), shape), (*shape, 1)) for a in sorted(arrays)]
+    columns = [reshape_node(spread(cast(arrays[a], np.int64), shape), (*shape, 1)) for a in sorted(arrays)]
     return columns[0] if len(columns) == 1 else emit("concat", *columns, axis=len(shape))
 
 
-def _spread(node: Node, shape: tuple[int, ...]) -> Node:
+def spread(node: Node, shape: tuple[int, ...]) -> Node:
     return node if node.shape == shape else emit("broadcast_to", node, shape=shape)
 
 
@@ -254,13 +247,13 @@ def gather(view: Tracer, arrays: dict[int, Tracer]) -> Node:
         ((axis, index),) = arrays.items()
         return emit("take", view.node, cast(index, np.int64), axis=axis)
     shape, others, at = _layout(view, arrays)
-    front = _transposed(view.node, (*sorted(arrays), *others))
-    return _transposed(
-        emit("gather_nd", front, _stacked(arrays, shape), batch_dims=0), _to_result(shape, others, at)
+    front = transposed(view.node, (*sorted(arrays), *others))
+    return transposed(
+        emit("gather_nd", front, stacked(arrays, shape), batch_dims=0), _to_result(shape, others, at)
     )
 
 
-def _transposed(node: Node, order: tuple[int, ...]) -> Node:
+def transposed(node: Node, order: tuple[int, ...]) -> Node:
     return node if order == tuple(range(len(order))) else emit("transpose", node, axes=order)
 
 
@@ -270,15 +263,15 @@ def scatter(view: Tracer, arrays: dict[int, Tracer], value: Tracer, reduction: s
     order = _to_result(shape, others, at)
     front_shape = (*shape, *(view.shape[o] for o in others))
     result_shape = tuple(front_shape[o] for o in order)
-    updates = _transposed(_fit(value, view.dtype, result_shape), tuple(int(i) for i in np.argsort(order)))
+    updates = transposed(fitted(value, view.dtype, result_shape), tuple(int(i) for i in np.argsort(order)))
     axes = (*sorted(arrays), *others)
     written = emit(
-        "scatter_nd", _transposed(view.node, axes), _stacked(arrays, shape), updates, reduction=reduction
+        "scatter_nd", transposed(view.node, axes), stacked(arrays, shape), updates, reduction=reduction
     )
-    return _transposed(written, tuple(int(i) for i in np.argsort(axes)))
+    return transposed(written, tuple(int(i) for i in np.argsort(axes)))
 
 
-def _fit(value: Tracer, dtype: np.dtype, shape: tuple[int, ...]) -> Node:
+def fitted(value: Tracer, dtype: np.dtype, shape: tuple[int, ...]) -> Node:
     """A value to be stored: cast, and broadcast to the shape of the place (leading ones may be dropped)."""
     node = cast(value, dtype)
     while len(node.shape) > len(shape) and node.shape[0] == 1:
@@ -289,7 +282,7 @@ def _fit(value: Tracer, dtype: np.dtype, shape: tuple[int, ...]) -> Node:
         fits = False
     if not fits:
         raise ValueError(f"could not broadcast input array from shape {value.shape} into shape {shape}")
-    return _spread(node, shape)
+    return spread(node, shape)
 
 
 # --- the two doors
@@ -336,12 +329,15 @@ def setitem(self: Tracer, key: Any, value: Any) -> None:
         )
         view.known[place_now] = stored.known.item() if stored.weak else stored.known
         return None
-    _check_storable(stored, view)
-    view.assign(scatter(view, index.arrays, stored) if index.arrays else _fit(stored, view.dtype, view.shape))
+    check_storable(stored, view)
+    if index.arrays:
+        view.assign(scatter(view, index.arrays, stored))
+    else:
+        view.assign(fitted(stored, view.dtype, view.shape))
     return None
 
 
-def _check_storable(value: Tracer, place: Tracer) -> None:
+def check_storable(value: Tracer, place: Tracer) -> None:
     origin = place.storage.array
     if origin is not None and not origin.flags.writeable:
         raise ValueError("assignment destination is read-only")
@@ -368,8 +364,8 @@ def _set_where(x: Tracer, mask: Tracer, value: Any) -> None:
             "Write x = np.where(mask, other, x) with `other` of x's shape"
         )
     wide = reshape_node(mask.node, (*mask.shape, *(1,) * len(row)))
-    _check_storable(stored, x)
-    x.assign(emit("select", _spread(wide, x.shape), _fit(stored, x.dtype, x.shape), x.node))
+    check_storable(stored, x)
+    x.assign(emit("select", spread(wide, x.shape), fitted(stored, x.dtype, x.shape), x.node))
 
 
 Tracer.__getitem__ = getitem  # type: ignore[misc]
@@ -386,186 +382,14 @@ def update_at(ufunc: np.ufunc, a: Any, indices: Any, values: Any) -> None:
     x, value = as_tracer(a), as_tracer(values)
     index = parse(x, indices)
     view = basic_view(x, index.basic)
-    _check_storable(value, view)
+    check_storable(value, view)
     if np.result_type(x.dtype, value.weak(1) if value.weak else value.dtype) != x.dtype:
         raise unsupported(
             f"np.{ufunc.__name__}.at with values of a wider dtype", "cast the values with astype"
         )
     if not index.arrays:
-        view.assign(_fit(ufunc(view, value), view.dtype, view.shape))  # type: ignore[arg-type]
+        view.assign(fitted(ufunc(view, value), view.dtype, view.shape))  # type: ignore[arg-type]
         return
     if ufunc is np.subtract:
         value = fresh(emit("neg", cast(value, x.dtype)))
     view.assign(scatter(view, index.arrays, value, _UPDATES[ufunc]))
-
-
-# --- functions
-
-
-@implements(np.take, method=True)
-def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> Tracer:
-    x = as_tracer(a)
-    if axis is None:
-        x, axis = reshape(x, (-1,)), 0
-    axis = one_axis(axis, x.ndim)
-    index, size = as_tracer(indices), x.shape[axis]
-    if index.dtype.kind not in "iub":
-        raise TypeError(
-            f"Cannot cast array data from {index.dtype!r} to dtype('int64') according to the rule 'safe'"
-        )
-    if mode == "raise":
-        places = cast(_wrapped(index, size, axis), np.int64)
-    elif mode == "clip":
-        places = emit(
-            "minimum",
-            emit("maximum", cast(index, np.int64), constant(np.int64(0))),
-            constant(np.int64(size - 1)),
-        )
-    else:
-        places = emit("mod", cast(index, np.int64), constant(np.int64(size)))
-    node = emit("take", x.node, places, axis=axis)
-    if out is not None:
-        from planish.capture.numpy.ufuncs import write_out
-
-        return write_out(out, node)
-    return fresh(node, scalar=node.shape == ())
-
-
-@implements(np.take_along_axis)
-def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Tracer:
-    x, index = as_tracer(arr), as_tracer(indices)
-    if axis is None:
-        x, axis = reshape(x, (-1,)), 0
-    if index.dtype.kind not in "iu":
-        raise IndexError("`indices` must be an integer array")
-    if index.ndim != x.ndim:
-        raise ValueError("`indices` and `arr` must have the same number of dimensions")
-    axis = one_axis(axis, x.ndim)
-    frame = np.broadcast_shapes(*((*t.shape[:axis], 1, *t.shape[axis + 1 :]) for t in (x, index)))
-    places = _spread(
-        cast(_wrapped(index, x.shape[axis], axis), np.int64),
-        (*frame[:axis], index.shape[axis], *frame[axis + 1 :]),
-    )
-    values = _spread(x.node, (*frame[:axis], x.shape[axis], *frame[axis + 1 :]))
-    return fresh(emit("take_along", values, places, axis=axis))
-
-
-@implements(np.put_along_axis)
-def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any) -> None:
-    x, index = as_tracer(arr), as_tracer(indices)
-    if axis is None:
-        x, axis = reshape(x, (-1,)), 0
-    axis = one_axis(axis, x.ndim)
-    places = cast(_wrapped(index, x.shape[axis], axis), np.int64)
-    shape = (*x.shape[:axis], index.shape[axis], *x.shape[axis + 1 :])
-    x.assign(
-        emit(
-            "scatter_along",
-            x.node,
-            _spread(places, shape),
-            _fit(as_tracer(values), x.dtype, shape),
-            axis=axis,
-            reduction="none",
-        )
-    )
-
-
-@implements(np.diagonal, method=True)
-def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tracer:
-    x = as_tracer(a)
-    first, second = one_axis(axis1, x.ndim), one_axis(axis2, x.ndim)
-    if first == second:
-        raise ValueError("axis1 and axis2 cannot be the same")
-    count = max(0, min(x.shape[first] - max(-offset, 0), x.shape[second] - max(offset, 0)))
-    rows, columns = (known(np.arange(count) + start) for start in (max(-offset, 0), max(offset, 0)))
-
-    def forward(node: Node) -> Node:
-        others = tuple(i for i in range(len(node.shape)) if i not in (first, second))
-        picked = emit(
-            "gather_nd",
-            _transposed(node, (first, second, *others)),
-            _stacked({0: rows, 1: columns}, (count,)),
-            batch_dims=0,
-        )
-        return _transposed(picked, (*range(1, 1 + len(others)), 0))
-
-    return x.through(Step(forward, None, lambda array: array.diagonal(offset, axis1, axis2)))
-
-
-@implements(np.copyto)
-def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
-    target, source = as_tracer(dst), as_tracer(src)
-    kind = source.weak(1) if source.weak else source.dtype
-    if not np.can_cast(np.result_type(kind, target.dtype) if source.weak else kind, target.dtype, casting):  # type: ignore[arg-type]
-        raise TypeError(
-            f"Cannot cast array data from {source.dtype!r} to {target.dtype!r} according to the rule "
-            f"{casting!r}"
-        )
-    _check_storable(source, target)
-    node = _fit(source, target.dtype, target.shape)
-    if where is not True:
-        node = emit("select", _spread(cast(as_tracer(where), np.bool_), target.shape), node, target.node)
-    target.assign(node)
-
-
-@implements(np.fill_diagonal)
-def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
-    x = as_tracer(a)
-    if x.ndim < 2:
-        raise ValueError("array must be at least 2-d")
-    if (wrap and x.ndim == 2 and x.shape[0] > x.shape[1]) or as_tracer(val).ndim:
-        raise unsupported("np.fill_diagonal with wrap=True on a tall matrix, or with an array of values")
-    places = np.arange(min(x.shape))
-    setitem(x, (places,) * x.ndim, val)
-
-
-def _fill(self: Tracer, value: Any) -> None:
-    setitem(self, Ellipsis, value)
-
-
-def _put_mask(a: Any, mask: Any, values: Any) -> None:
-    x, chosen = as_tracer(a), as_tracer(mask)
-    if as_tracer(values).ndim and as_tracer(values).shape != x.shape:
-        raise unsupported("np.putmask with values of another shape")
-    x.assign(emit("select", cast(chosen, np.bool_), _fit(as_tracer(values), x.dtype, x.shape), x.node))
-
-
-implements(np.putmask)(_put_mask)
-Tracer.fill = _fill  # type: ignore[attr-defined]
-
-
-@implements(np.delete)
-def delete(arr: Any, obj: Any, axis: Any = None) -> Tracer:
-    x = as_tracer(arr)
-    if axis is None:
-        x, axis = reshape(x, (-1,)), 0
-    axis = one_axis(axis, x.ndim)
-    return take(x, np.delete(np.arange(x.shape[axis]), static(obj)), axis)
-
-
-@implements(np.insert)
-def insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Tracer:
-    x = as_tracer(arr)
-    if axis is None:
-        x, axis = reshape(x, (-1,)), 0
-    axis = one_axis(axis, x.ndim)
-    if np.ndim(obj):
-        raise unsupported("np.insert at several places")
-    at = one_axis(obj, x.shape[axis] + 1) if obj >= 0 else x.shape[axis] + obj
-    added = as_tracer(values)
-    if added.ndim < x.ndim:
-        added = np.expand_dims(added, axis) if added.ndim else added  # type: ignore[assignment]
-    width = added.shape[axis] if added.ndim == x.ndim else 1
-    row = _fit(added, x.dtype, (*x.shape[:axis], width, *x.shape[axis + 1 :]))
-    return fresh(
-        emit(
-            "concat",
-            slice_axis(x.node, axis, 0, at),
-            row,
-            slice_axis(x.node, axis, at, x.shape[axis]),
-            axis=axis,
-        )
-    )
-
-
-__all__ = ["INT64", "getitem", "materialised", "setitem"]
