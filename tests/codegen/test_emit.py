@@ -1,15 +1,20 @@
 """Objects and assembly from IR, and what is known of the machine."""
 from __future__ import annotations
 
+import ctypes
 import re
 from functools import partial
 
+import numpy as np
 import pytest
 
 from planish import knobs
 from planish.codegen.llvm import host as host_module
-from planish.codegen.llvm.emit import emit_all, emit_assembly, emit_object
+from planish.codegen.llvm.builder import literal
+from planish.codegen.llvm.emit import OBJECT, emit_all, emit_assembly, emit_object
 from planish.codegen.llvm.host import aarch64, host
+from planish.runtime.link import link
+from planish.runtime.loader import LoadedCode
 
 _LOOP = """
 define void @axpy(ptr noalias %x, ptr noalias %y, i64 %n) {
@@ -104,13 +109,35 @@ def test_a_machine_without_code_is_refused(monkeypatch):
         host_module._host.__wrapped__("")
 
 
+def _root_of(k, comment=""):
+    """The module of a function that gives the root of x times its own constant k + 0.1."""
+    return (f"@factor = private constant float {literal('float', k + 0.1)}\n"
+            f"define float @f{k}(float %x) {{\n  %factor = load float, ptr @factor ; {comment}\n"
+            f"  %y = fmul float %x, %factor\n"
+            f"  %z = call float @llvm.sqrt.f32(float %y)\n  ret float %z\n}}\n"
+            "declare float @llvm.sqrt.f32(float)\n")
+
+
+@pytest.mark.parametrize("comment, objects", [("", 1), ("." * OBJECT, 24), ("." * (OBJECT // 4), 6)])
+def test_modules_are_compiled_together_up_to_a_size(comment, objects):
+    target = host()
+    texts = [partial(_root_of, k, comment) for k in range(24)]
+    made = emit_all(texts, target.triple, target.cpu, target.features)
+    assert len(made) == objects
+    loaded = LoadedCode(link(made))
+    for k in range(24):
+        function = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float)(loaded.address(f"f{k}"))
+        assert function(2.0) == np.sqrt(np.float32(2) * np.float32(k + 0.1))
+
+
 def test_threads_emit_side_by_side_what_one_emits():
-    def text(k):
-        return (f"define float @f{k}(float %x) {{\n  %y = fmul float %x, {k}.0\n"
-                f"  %z = call float @llvm.sqrt.f32(float %y)\n  ret float %z\n}}\n"
-                "declare float @llvm.sqrt.f32(float)\n")
     triple = "x86_64-unknown-linux-gnu"
-    alone = [emit_object(text(k), triple) for k in range(24)]
-    assert emit_all([partial(text, k) for k in range(24)], triple, "", "") == alone
+    large = [_root_of(k, "." * OBJECT) for k in range(24)]
+    assert emit_all([lambda text=text: text for text in large], triple, "", "") == [
+        emit_object(text, triple) for text in large]
+
+
+@pytest.mark.parametrize("other", ["define nonsense", _root_of(1)])
+def test_a_faulty_module_among_others_is_refused(other):
     with pytest.raises(ValueError, match="LLVM refuses this module"):
-        emit_all([partial(text, 1), lambda: "define nonsense"], triple, "", "")
+        emit_all([partial(_root_of, 1), lambda: other], "x86_64-unknown-linux-gnu", "", "")

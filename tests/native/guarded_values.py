@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planish.codegen.llvm.emit import emit_all
+from planish.codegen.llvm.emit import emit_object
 from planish.codegen.llvm.host import host
 from planish.codegen.llvm.native import NativeCode, generate
 from planish.compiler import machine_of
@@ -79,8 +79,8 @@ _made: dict[str, bytes] = {}   # objects of kernels: only the body knows where v
 
 def objects_of(code: NativeCode) -> list[bytes]:
     target, missing = code.target, [n for n in code.code.kernels if n not in _made]
-    texts = [*(code.code.kernels[n] for n in missing), lambda: code.code.body]
-    *kernels, body = emit_all(texts, target.triple, target.cpu, target.features)
+    texts = [*(code.code.kernels[n]() for n in missing), code.code.body]
+    *kernels, body = (emit_object(t, target.triple, target.cpu, target.features) for t in texts)
     _made.update(zip(missing, kernels, strict=True))
     return [*(_made[n] for n in code.code.kernels), body]
 

@@ -35,6 +35,7 @@ def lanes_of(type_: str) -> int:
     return int(type_[1:].split(" x ")[0]) if type_.startswith("<") else 1
 
 
+LINE = 64  # bytes of a cache line: a function begins one, so its loops lie alike whatever is before it
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
 
 
@@ -94,7 +95,7 @@ class Builder:
                            for type_, n in parameters]
         signature = ", ".join(f"{type_} %{n}" for type_, n in parameters)
         visible, attributes = f"{linkage} " if linkage else "", attributes or module.attributes
-        self.head = f"define {visible}{result} @{name}({signature}) {attributes} {{"
+        self.head = f"define {visible}{result} @{name}({signature}) {attributes} align {LINE} {{"
         self.lines: list[str] = ["entry:"]
         self.block = "entry"
         self.count = 0

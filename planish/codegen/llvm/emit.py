@@ -1,6 +1,6 @@
 """LLVM IR text to machine code. The only place that loads llvmlite, and only when called.
 
-In: the text of one module and the machine it is for. Out: an ELF relocatable object, or assembly text.
+In: the text of modules and the machine they are for. Out: ELF relocatable objects, or assembly text.
 Code is position independent with the small code model: llvmlite's default (jitdefault) means large on x86-64,
 where every constant costs a 64-bit move and arithmetic on the global offset table.
 """
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from planish.codegen.llvm.host import usable_cpus
 
 Passes = Literal["none", "lite", "full"]
+
+# Bytes of IR that make one object. To set up the code generator takes LLVM as long as the code of some 2 KiB; with
+# much more than that in an object there would be too few of them for many CPUs.
+OBJECT = 16 << 10
 
 
 @functools.cache
@@ -32,22 +36,34 @@ def emit_object(ir_text: str, triple: str, cpu: str = "", features: str = "", pa
     """The ELF object of a module. `passes`: none; lite = SROA, InstCombine, SimplifyCFG; full = O2
     without vectorisers and unrolling. `cg_level` is the effort of code generation, 0 to 3. ValueError shows
     faulty IR. Threads may work at modules of their own side by side."""
-    module, machine = _optimised(ir_text, triple, cpu, features, passes, cg_level)
-    return _emitted(module, machine, is_object=True)
+    return _object([ir_text], triple, cpu, features, passes, cg_level)
 
 
 def emit_assembly(ir_text: str, triple: str, cpu: str = "", features: str = "", passes: Passes = "lite",
                   cg_level: int = 2) -> str:
     """The assembly text of a module; arguments as `emit_object`."""
-    module, machine = _optimised(ir_text, triple, cpu, features, passes, cg_level)
+    module, machine = _optimised([ir_text], triple, cpu, features, passes, cg_level)
     return _emitted(module, machine, is_object=False).decode()
 
 
 def emit_all(texts: Iterable[Callable[[], str]], triple: str, cpu: str, features: str) -> list[bytes]:
-    """The objects of modules, in order; their texts are written and compiled on all CPUs."""
+    """The objects of modules, in order, several small modules in one; they are compiled on all CPUs while the
+    texts of others are written."""
     _llvm()
     with ThreadPoolExecutor(usable_cpus()) as pool:
-        return list(pool.map(lambda text: emit_object(text(), triple, cpu, features), texts))
+        return list(pool.map(lambda group: _object(group, triple, cpu, features), _groups(texts)))
+
+
+def _groups(texts: Iterable[Callable[[], str]]) -> Iterator[list[str]]:
+    """The texts, in groups of OBJECT bytes and more; the last may have fewer."""
+    group: list[str] = []
+    for text in texts:
+        group.append(text())
+        if sum(map(len, group)) >= OBJECT:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def llvm_version() -> str:
@@ -55,19 +71,29 @@ def llvm_version() -> str:
     return ".".join(map(str, _llvm().llvm_version_info))
 
 
-def _optimised(ir_text: str, triple: str, cpu: str, features: str, passes: Passes,
+def _object(texts: Sequence[str], triple: str, cpu: str, features: str, passes: Passes = "lite",
+            cg_level: int = 2) -> bytes:
+    """One object of several modules."""
+    module, machine = _optimised(texts, triple, cpu, features, passes, cg_level)
+    return _emitted(module, machine, is_object=True)
+
+
+def _optimised(texts: Sequence[str], triple: str, cpu: str, features: str, passes: Passes,
                cg_level: int) -> tuple[Any, Any]:
-    module = _parse(ir_text, triple)
+    module = _parse(texts, triple)
     machine = _llvm().Target.from_triple(triple).create_target_machine(
         cpu=cpu, features=features, opt=cg_level, reloc="pic", codemodel="small")
     _run_passes(module, machine, passes)
     return module, machine
 
 
-def _parse(ir_text: str, triple: str) -> Any:
+def _parse(texts: Sequence[str], triple: str) -> Any:
     llvm = _llvm()
+    context = llvm.create_context()
     try:
-        module = llvm.parse_assembly(ir_text, llvm.create_context())
+        module, *others = (llvm.parse_assembly(text, context) for text in texts)
+        for other in others:
+            module.link_in(other)
         module.triple = triple
         module.verify()
     except RuntimeError as error:
