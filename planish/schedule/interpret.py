@@ -8,11 +8,13 @@ foreign memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 
 from planish.errors import ShapeError, SignatureError
-from planish.ops.record import get_op
+from planish.ops.record import Op, get_op
 from planish.schedule.expression import spell_load
 from planish.schedule.kernel import (
     Apply,
@@ -32,7 +34,7 @@ from planish.schedule.kernel import (
     stage_values,
     walk,
 )
-from planish.schedule.points import dim_values, loop_points
+from planish.schedule.points import Number, dim_values, loop_points
 from planish.types import BOOL, Dim, DType, Expr, dtype_of
 
 COMBINES: dict[str, np.ufunc] = {
@@ -59,11 +61,13 @@ def interpret_kernel(kernel: Kernel, arrays: Mapping[str, np.ndarray],
 def run_kernel(kernel: Kernel, memory: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> None:
     """Run a kernel on arrays for all of its arguments, by buffer name; the outputs are written in place."""
     points, count = loop_points(kernel.shared, sizes)
+    plans = {id(stage): _Plan(stage) for stage in kernel.stages}
+    groups = [(loop, list(stages)) for loop, stages in in_loops(kernel.stages)]
     for i in range(count):
         point = {n: int(v[i]) if isinstance(v, np.ndarray) else v for n, v in points.items()}
         rows = {b.name: allocate(b, point) for b in kernel.rows}
-        machine = _Machine(kernel, {**memory, **rows}, point)
-        for loop, stages in in_loops(kernel.stages):
+        machine = _Machine(kernel, {**memory, **rows}, point, plans)
+        for loop, stages in groups:
             machine.run_all(loop, stages)
 
 
@@ -103,11 +107,29 @@ def _checked(buffer: Buffer, array: np.ndarray, sizes: Mapping[str, int]) -> np.
     return array
 
 
+class _Plan:
+    """What is the same of a stage at all points: its expressions, operands first, and the points of its own
+    axes where no extent depends on anything."""
+
+    def __init__(self, stage: Stage | Sort):
+        self.axes = stage.own_axes
+        self.scalars = tuple(walk(*stage_values(stage)))
+        is_fixed = all(isinstance(a.extent, int) for a in self.axes)
+        self.fixed = loop_points(self.axes, {}) if is_fixed else None
+
+    def points(self, outer: Mapping[str, int]) -> tuple[dict[str, Number], int]:
+        if self.fixed is None:
+            return loop_points(self.axes, outer)
+        inner, count = self.fixed
+        return {**outer, **inner}, count
+
+
 class _Machine:
     """One point of the shared axes: memory, the point, and the results of the stages so far."""
 
-    def __init__(self, kernel: Kernel, memory: Mapping[str, np.ndarray], point: Mapping[str, int]):
-        self.kernel, self.memory, self.point = kernel, memory, point
+    def __init__(self, kernel: Kernel, memory: Mapping[str, np.ndarray], point: Mapping[str, int],
+                 plans: Mapping[int, _Plan]):
+        self.kernel, self.memory, self.point, self.plans = kernel, memory, point, plans
         self.results: dict[str, np.ndarray] = {}
 
     def run_all(self, loop: Axis | None, stages: Sequence[Stage | Sort]) -> None:
@@ -167,8 +189,8 @@ class _Machine:
         kept = slice(None) if store.guard is None else nest.value(store.guard)
         index = nest.index(store.buffer, store.index, kept)
         target, values = self.memory[store.buffer.name], values[kept]
-        if not index:
-            target, index = target[None], (np.zeros(len(values), np.int64),)
+        if all(isinstance(i, int) for i in index):
+            target, index = target[None], (np.zeros(len(values), np.int64), *index)
         if store.update:
             COMBINES[store.update].at(target, index, values)
         else:
@@ -179,17 +201,23 @@ class _Nest:
     """All points of one stage; every expression is evaluated once, at all of them."""
 
     def __init__(self, machine: _Machine, stage: Stage | Sort):
+        plan = machine.plans[id(stage)]
         self.machine = machine
-        self.points, self.count = loop_points(stage.own_axes, machine.point)
+        self.points, self.count = plan.points(machine.point)
         self.known: dict[int, np.ndarray] = {}
-        for scalar in walk(*stage_values(stage)):
+        for scalar in plan.scalars:
             self.known[id(scalar)] = self._evaluate(scalar)
 
     def move_to(self, points: Mapping[str, np.ndarray], count: int) -> None:
         self.points, self.count = {**self.points, **points}, count
 
     def value(self, scalar: Scalar) -> np.ndarray:
-        return np.broadcast_to(self.known[id(scalar)], (self.count,))
+        return self.everywhere(self.known[id(scalar)])
+
+    def everywhere(self, values: Number) -> np.ndarray:
+        if isinstance(values, np.ndarray) and values.shape == (self.count,):
+            return values
+        return np.broadcast_to(values, (self.count,))
 
     def _evaluate(self, scalar: Scalar) -> np.ndarray:
         if isinstance(scalar, Const):
@@ -204,28 +232,37 @@ class _Nest:
         return self._apply(scalar)
 
     def _apply(self, scalar: Apply) -> np.ndarray:
-        op = get_op(scalar.op)
-        attributes = op.make_attributes({"dtype": scalar.dtype} if scalar.op in ("cast", "bitcast") else {})
+        op, attributes = _meaning(scalar.op, scalar.dtype)
         return np.asarray(op.evaluate(attributes, *(self.known[id(a)] for a in scalar.args)))
 
-    def entry(self, entry: Dim | Scalar) -> np.ndarray:
+    def entry(self, entry: Dim | Scalar) -> Number:
+        """One number, or one for each point."""
         values = dim_values(entry, self.points) if isinstance(entry, (int, Expr)) else self.known[id(entry)]
-        return np.broadcast_to(values, (self.count,))
+        return values if isinstance(values, int) or values.ndim else int(values)
 
     def index(self, buffer: Buffer, index: tuple[Dim | Scalar, ...],
-              kept: slice | np.ndarray = slice(None)) -> tuple:
-        """Index arrays into a buffer at the points kept. Raises IndexError."""
+              kept: slice | np.ndarray = slice(None)) -> tuple[Any, ...]:
+        """Indices into a buffer at the points kept; a number is that of all points. Raises IndexError."""
         shape = self.machine.memory[buffer.name].shape
-        found = []
+        found: list[Number] = []
         for entry, size in zip(index, shape, strict=True):
-            values = self.entry(entry)[kept]
-            outside = (values < 0) | (values >= size)
-            if outside.any():
-                where = f"kernel {self.machine.kernel.name}: {spell_load(buffer, index)}"
-                raise IndexError(f"{where}: index {values[outside][0]} is out of range for a size of {size}, "
-                                 f"at {self.machine.point}")
+            values = self.entry(entry)
+            if not isinstance(values, int) or not 0 <= values < size:
+                values = self.everywhere(values)[kept]
+                outside = (values < 0) | (values >= size)
+                if outside.any():
+                    where = f"kernel {self.machine.kernel.name}: {spell_load(buffer, index)}"
+                    raise IndexError(f"{where}: index {values[outside][0]} is out of range for a size of "
+                                     f"{size}, at {self.machine.point}")
             found.append(values)
         return tuple(found)
+
+
+@cache
+def _meaning(op: str, dtype: DType) -> tuple[Op, Any]:
+    """An op and its attributes, where it gives this dtype."""
+    record = get_op(op)
+    return record, record.make_attributes({"dtype": dtype} if op in ("cast", "bitcast") else {})
 
 
 def _wide(values: np.ndarray) -> np.ndarray:

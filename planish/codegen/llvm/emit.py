@@ -16,8 +16,8 @@ from planish.codegen.llvm.host import usable_cpus
 
 Passes = Literal["none", "lite", "full"]
 
-# Bytes of IR that make one object. To set up the code generator takes LLVM as long as the code of some 2 KiB; with
-# much more than that in an object there would be too few of them for many CPUs.
+# Bytes of IR that make one object. To set up the code generator takes LLVM as long as the code of some 2 KiB;
+# with much more than that in an object there would be too few of them for many CPUs.
 OBJECT = 16 << 10
 
 
