@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from planish.capture.torch.call import find_translation
+from planish.capture.torch.spaces import spaces
 
 # torch's decomposition gives other values than its kernel, or another order of random numbers.
 # Some write in place.
@@ -27,10 +28,10 @@ def decompositions() -> dict[Any, Any]:
     from torch._decomp import decomposition_table
 
     theirs = {op: function for op, function in decomposition_table.items() if _is_used(op)}
-    return {**theirs, **_own()}
+    return {**theirs, **_counting_axes_from_0(), **spaces()}
 
 
-def _own() -> dict[Any, Any]:
+def _counting_axes_from_0() -> dict[Any, Any]:
     """torch's tracing gives another shape for a negative axis of these."""
     import torch
 

@@ -234,6 +234,24 @@ def test_movement(run: Any, same: Any) -> None:
     check(run, same, MOVEMENT, torch.randn(3, 4, 5))
 
 
+def _spaces(dtype: Any) -> Cases:
+    return [
+        lambda x: torch.linspace(-2.0, 4, 50, dtype=dtype),
+        lambda x: torch.linspace(4.3, -3, 51, dtype=dtype),
+        lambda x: torch.linspace(x[0], 1, 50, dtype=dtype),
+        lambda x: torch.linspace(4.7, 50, 1, dtype=dtype),
+        lambda x: torch.linspace(4.7, x[1], 0, dtype=dtype),
+        lambda x: torch.logspace(4.3, -3, 50, base=2.0, dtype=dtype),
+        lambda x: torch.logspace(x[0], x[1], 4, dtype=dtype),
+        lambda x: torch.logspace(3.9, 7, 1, dtype=dtype),
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.complex64])
+def test_spaces(run: Any, same: Any, dtype: Any) -> None:
+    check(run, same, _spaces(dtype), torch.tensor([-2.7, 3.3]))
+
+
 REDUCTIONS: Cases = [
     lambda x: x.sum(),
     lambda x: x.sum((0, 2)),
