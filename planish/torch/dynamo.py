@@ -18,6 +18,7 @@ from planish.torch import light, watch
 from planish.torch.light import NotLight, capture_light
 from planish.torch.program import TorchProgram
 from planish.torch.settings import Settings, settings_of
+from planish.torch.settle import settle_sizes
 from planish.torch.watch import Run
 from planish.torch.weights import WithWeights
 
@@ -54,6 +55,7 @@ def compile_dynamo(
     to do before or after the call, the program itself, which `on_plain` is told of."""
     watch.on_compile()
     number = next(_numbers)
+    settle_sizes(module)
     try:
         graph = capture_light(module)
     except NotLight as reason:

@@ -52,3 +52,22 @@ def test_masks(dtype: str) -> None:
 def test_causal_scale_and_one_query() -> None:
     check(operands(2, 3, s=70, t=70), is_causal=True, scale=0.3)
     check(operands(2, 3, s=1))
+
+
+def decode(x: Any, past_keys: Any, past_values: Any) -> tuple[Any, ...]:
+    """One step with a cache: a length each for keys and values, which nothing in the program compares."""
+    keys, values = (torch.cat([past, x], 2) for past in (past_keys, past_values))
+    return F.scaled_dot_product_attention(x * 2, keys, values), keys, values
+
+
+def test_the_lengths_of_a_cache_are_one_size() -> None:
+    step = torch.compile(decode, backend="planish", fullgraph=True, options={"host": False})
+    keys = values = torch.randn(2, 4, 3, 16)
+    torch.compiler.reset()
+    with torch.no_grad():
+        for _ in range(5):
+            x = torch.randn(2, 4, 1, 16)
+            expected = decode(x, keys, values)
+            actual = step(x, keys.clone(), values.clone())
+            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+            _, keys, values = actual
