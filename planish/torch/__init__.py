@@ -7,6 +7,8 @@
     weights.py    parameters as constants, and their guards
     failures.py   wrong programs fail as eager fails
     watch.py      what torch says of breaks, recompiles and limits; breaks.py and recompiles.py read it
+    frames.py     the function that Dynamo is capturing
+    pause.py      Python's collector waits meanwhile
     settings.py   modes and options
 
 torch is loaded when one of them is called.

@@ -7,6 +7,7 @@ from typing import Any
 
 from planish.torch.direct import shorten
 from planish.torch.made import Backend
+from planish.torch.pause import pause_while_compiling
 from planish.torch.settings import settings_of
 
 
@@ -44,4 +45,5 @@ def compile(
     optimize = torch._dynamo.optimize(
         backend, nopython=fullgraph, dynamic=dynamic, guard_export_fn=backend.keep_guards
     )
+    pause_while_compiling()
     return shorten(optimize(model), backend)

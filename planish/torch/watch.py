@@ -14,25 +14,25 @@ compile: torch's own set-up of its loggers may have undone it.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 from planish import knobs
 from planish.errors import GraphBreakError, GraphBreakWarning, RecompileWarning
 from planish.logs import channel
 from planish.torch.breaks import Break, break_of
-from planish.torch.recompiles import Recompile, recompile_of
+from planish.torch.frames import captured_frame, is_ours
+from planish.torch.pause import pause_while_compiling
+from planish.torch.recompiles import Recompile
 
 BREAK_LOGGERS = ("symbolic_convert.__graph_breaks", "convert_frame.__graph_breaks")
 LIMIT_LOGGER = "convert_frame"
-CONVERT_FRAME = "torch._dynamo.convert_frame"
 
 REGION = "planish graph"  # the name of a compiled graph's calls in torch's profiler
 
@@ -93,6 +93,7 @@ def watching() -> Iterator[Watch]:
 
 def listen() -> None:
     """Hear torch's loggers. They are found by name: torch need not be loaded."""
+    pause_while_compiling()
     for name in BREAK_LOGGERS:
         logger = _hear(name, _BREAKS)
         if not logger.isEnabledFor(logging.DEBUG):  # not with TORCH_LOGS: heard here, but by nobody else
@@ -152,60 +153,6 @@ def _warn(found: Break) -> None:
 
 
 # --- recompiles
-
-
-@dataclass(frozen=True)
-class CapturedFrame:
-    """The function that Dynamo is capturing: its code, the scope of the call, the backend."""
-
-    code: CodeType
-    local: Mapping[str, Any]
-    world: Mapping[str, Any]
-    backend: Any
-
-    @property
-    def function(self) -> str:
-        """Its name: of a module's `forward`, with the class."""
-        first = self.local.get(next(iter(self.code.co_varnames), ""))
-        owner = self.local.get("fn", first)  # torch's `inner` holds the module that it calls as `fn`
-        if self.code.co_name in ("forward", "inner") and hasattr(owner, "forward"):
-            return f"{type(owner).__name__}.forward"
-        return self.code.co_name
-
-    @property
-    def place(self) -> str:
-        return f"{self.code.co_filename}:{self.code.co_firstlineno}"
-
-    def recompile(self, reason: str) -> Recompile:
-        """The record of a guard that failed for this call."""
-        scope = {**self.local, "L": self.local, "G": self.world}
-        return recompile_of(self.function, self.place, reason, scope)
-
-
-def captured_frame() -> CapturedFrame | None:
-    """The function that Dynamo is capturing in this thread: the arguments of its `_compile`, on the stack.
-    None outside, and where a version of torch calls them something else."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "_compile" and frame.f_globals.get("__name__") == CONVERT_FRAME:
-            found = frame.f_locals
-            names = ("code", "locals", "globals", "compiler_fn")
-            return CapturedFrame(*(found[n] for n in names)) if all(n in found for n in names) else None
-        frame = frame.f_back
-    return None
-
-
-def is_ours(backend: Any) -> bool:
-    """Whether a backend, unwrapped, is planish's."""
-    for _ in range(10):
-        if str(getattr(backend, "__module__", "")).partition(".")[0] == "planish":
-            return True
-        names = ("_torchdynamo_orig_backend", "_torchdynamo_orig_callable", "compiler_fn")
-        inner = next((getattr(backend, n) for n in names if hasattr(backend, n)), None)
-        if inner is None:
-            return False
-        backend = inner
-    return False
 
 
 def on_compile() -> None:
