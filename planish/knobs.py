@@ -87,7 +87,7 @@ KNOBS: dict[str, Knob] = {knob.name: knob for knob in (
     Knob("xdg_cache_home", "XDG_CACHE_HOME", str, None,
          "folder of all programs' caches, where PLANISH_CACHE_DIR is not set"),
     Knob("disable_cache", "PLANISH_DISABLE_CACHE", _bool, False, "neither read nor write the disk cache"),
-    Knob("cache_bytes", "PLANISH_CACHE_BYTES", _bytes, 1 << 30,
+    Knob("cache_bytes", "PLANISH_CACHE_BYTES", _bytes, 2 << 30,
          "largest size of the disk cache; the least recently used entries go first"),
     Knob("pool_bytes", "PLANISH_POOL_BYTES", _bytes, None,
          "most bytes of free output memory kept for reuse; else an eighth of RAM, 1 GiB at most"),

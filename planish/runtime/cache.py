@@ -35,7 +35,7 @@ _SWEEP_EVERY = 64  # stores between two looks at the folder's size
 class Cache:
     """A cache over one folder; None keeps entries in memory only. Safe from many threads and processes."""
 
-    def __init__(self, folder: str | os.PathLike[str] | None, limit: int = 1 << 30):
+    def __init__(self, folder: str | os.PathLike[str] | None, limit: int = 2 << 30):
         self.folder = None if folder is None else Path(folder)
         self.limit = limit
         self._lock = threading.Lock()
@@ -79,6 +79,11 @@ class Cache:
             self._memory_bytes -= len(self._memory.pop(key_text, b""))
         if self._is_usable():
             _remove(self._path(key_text))
+
+    def place(self, key_text: str) -> Path | None:
+        """Where the file of a key lies or is to lie, for who reads and writes it himself; None where the
+        folder can't be used."""
+        return self._path(key_text) if self._is_usable() else None
 
     def sweep(self) -> None:
         """Remove the least recently used files until the folder is under its limit."""

@@ -2,7 +2,8 @@
 
 In: contents. Out: their arrays, each starting on a cache line, as native code wants them. Panels are packed
 by native code, some megabytes of weights at a time; any other derivation runs as NumPy has it. Weights in
-mapped files are in memory only while they are read.
+mapped files are in memory only while they are read. Those of a large model are mapped from the cache's file
+where an earlier process has kept them (`kept.py`).
 """
 from __future__ import annotations
 
@@ -11,26 +12,43 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from planish.ops.content import Content, evaluate, leaves
-from planish.runtime.packing import ITEMS, LINE, empty_panels, fresh, pack_into
+from planish.runtime.kept import Place, place_for, shape_and_dtype
+from planish.runtime.packing import ITEMS, LINE, fresh, pack_into
 from planish.runtime.resident import copy_and_leave, leave
 from planish.types import FLOAT32
 
 BATCH = 16 << 20  # bytes of panels that are packed at once
 
 
-def arrays_of(contents: Sequence[Content], threads: int) -> tuple[np.ndarray, ...]:
-    """The arrays, which derived contents then have as their values."""
+def arrays_of(contents: Sequence[Content], threads: int, *, keep: bool = True) -> tuple[np.ndarray, ...]:
+    """The arrays, which derived contents then have as their values. What was laid out for them is kept on
+    disk for later processes, unless `keep` is False, and found there."""
     _leave(leaves(contents))  # what a compile has looked at
-    _pack(contents, threads)
-    values = {c: c.value for c in contents}
+    packs = list(dict.fromkeys(c for c in contents if _is_packed(c)))
+    values = {c: c.value for c in contents if c not in packs}
     moved = [c for c, value in values.items() if not _is_aligned(value) or _is_lent(c, value)]
-    for content, copy in zip(moved, fresh([(values[c].shape, values[c].dtype) for c in moved])):
-        copy_and_leave(values[content], copy)
-        copy.flags.writeable = False
-        values[content] = copy
+    made = [*packs, *moved]
+    values.update(zip(made, _made(packs, moved, threads, place_for(made, threads) if keep else None)))
+    for content in made:
         if content.derivation is not None:
-            content.settle(copy)
+            content.settle(values[content])
     return tuple(values[c] for c in contents)
+
+
+def _made(packs: Sequence[Content], moved: Sequence[Content], threads: int,
+          place: Place | None) -> Sequence[np.ndarray]:
+    """The arrays of contents that are packed and of those that are copied."""
+    found = None if place is None else place.find(threads)
+    if found is not None:
+        return found
+    arrays = fresh([*map(shape_and_dtype, packs), *((c.value.shape, c.value.dtype) for c in moved)])
+    _pack(packs, arrays[:len(packs)], threads)
+    for content, copy in zip(moved, arrays[len(packs):]):
+        copy_and_leave(content.value, copy)
+        copy.flags.writeable = False
+    if place is not None:
+        place.keep(arrays)
+    return arrays
 
 
 def _is_aligned(array: np.ndarray) -> bool:
@@ -42,16 +60,12 @@ def _is_lent(content: Content, value: np.ndarray) -> bool:
     return any(c.is_lent and np.may_share_memory(c.value, value) for c in leaves([content]))
 
 
-def _pack(contents: Sequence[Content], threads: int) -> None:
-    """Settle the contents that are panels."""
-    packs = list(dict.fromkeys(c for c in contents if _is_packed(c)))
-    targets = empty_panels([(c.derivation.parameters, c.type.dtype.numpy) for c in packs if c.derivation])
+def _pack(packs: Sequence[Content], targets: Sequence[np.ndarray], threads: int) -> None:
+    """Fill the panels of all contents, some megabytes at a time."""
     for some in _batches(targets):
         jobs = [(d.parameters, *map(evaluate, d.sources)) for c in packs[some] if (d := c.derivation)]
         pack_into(targets[some], jobs, threads)
         _leave(leaves(packs[some]))
-    for content, panels in zip(packs, targets):
-        content.settle(panels)
 
 
 def _is_packed(content: Content) -> bool:

@@ -28,7 +28,7 @@ _loaded: WeakValueDictionary[str, LoadedCode] = WeakValueDictionary()  # key -> 
 
 def load_program(code: NativeCode, threads: int = 0, *, keep: bool = True) -> tuple[NativeProgram, bool]:
     """The program ready to be called, and whether its machine code came from the cache. `threads` per call;
-    0: as many as the process uses. Code made anew is put into the cache only to `keep` it."""
+    0: as many as the process uses. What is made anew is put into the cache only to `keep` it."""
     key = code.key
     loaded = _known_code(key)
     made = loaded is None
@@ -39,7 +39,7 @@ def load_program(code: NativeCode, threads: int = 0, *, keep: bool = True) -> tu
         loaded = _load(key, blob)
         if sum(c.nbytes for c in code.program.contents) >= MODEL:
             leave_library("llvmlite")
-    return assemble(loaded, spec_of(code), code.program.contents, threads), not made
+    return assemble(loaded, spec_of(code), code.program.contents, threads, keep=keep), not made
 
 
 def load_known(key: str, spec: ProgramSpec, contents: Sequence[Content],
@@ -50,9 +50,9 @@ def load_known(key: str, spec: ProgramSpec, contents: Sequence[Content],
 
 
 def assemble(loaded: LoadedCode, spec: ProgramSpec, contents: Sequence[Content],
-             threads: int) -> NativeProgram:
+             threads: int, *, keep: bool = True) -> NativeProgram:
     """The program of this code, its constants made."""
-    return NativeProgram(loaded, spec, arrays_of(contents, threads or get_num_threads()), threads)
+    return NativeProgram(loaded, spec, arrays_of(contents, threads or get_num_threads(), keep=keep), threads)
 
 
 def _known_code(key: str) -> LoadedCode | None:

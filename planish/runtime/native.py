@@ -20,7 +20,7 @@ import numpy as np
 
 from planish.codegen.llvm.version import generator_version
 from planish.errors import LinkError
-from planish.runtime import cache, entry, memory, openmp, packing, pool, tables, tensors, threads
+from planish.runtime import cache, digest, entry, memory, openmp, packing, pool, tables, tensors, threads
 from planish.runtime.blob import Blob
 from planish.runtime.link import link
 from planish.runtime.loader import RUNTIME_NAMES, LoadedCode
@@ -168,7 +168,7 @@ def _generate(machine: str, head: int) -> Blob:
 
     triple = pool.WORDS[machine].triple
     modules = (pool.ir(machine), openmp.ir(triple), memory.ir(machine), entry.ir(machine, head),
-               tensors.ir(machine, head), packing.ir(triple))
+               tensors.ir(machine, head), packing.ir(triple), digest.ir(triple))
     return link([emit_object(text, triple, passes="full") for text in modules])
 
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from planish.codegen.llvm.builder import Builder, Module, Value
-from planish.schedule.packing import panels_shape
 
 BLOCK = 16                  # steps of k that are packed together
 CHUNK = 16                  # bytes of a vector that is copied
@@ -36,11 +35,6 @@ class Job(ctypes.Structure):
 
 class JobList(ctypes.Structure):
     _fields_ = [("count", ctypes.c_int64), ("jobs", ctypes.c_void_p)]
-
-
-def empty_panels(wanted: Sequence[tuple[tuple[Any, ...], np.dtype]]) -> list[np.ndarray]:
-    """Memory for the panels of all (parameters, dtype), in one piece."""
-    return fresh([(panels_shape(p[1], p[3], p[4]), dtype) for p, dtype in wanted])
 
 
 def pack_into(targets: Sequence[np.ndarray], jobs: Sequence[tuple[Any, ...]], threads: int) -> None:

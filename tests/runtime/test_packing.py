@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from planish.ops.content import Content
-from planish.runtime.packing import LARGE, empty_panels, pack_into
-from planish.schedule.packing import pack, packed, transposed
+from planish.runtime.packing import LARGE, fresh, pack_into
+from planish.schedule.packing import pack, packed, panels_shape, transposed
 
 VIEWS = {  # (start, sizes [n, k...], strides in elements)
     "rows": lambda n, k: (0, (n, k), (1, n)),
@@ -17,7 +17,7 @@ VIEWS = {  # (start, sizes [n, k...], strides in elements)
 
 
 def pack_all(jobs, threads):
-    panels = empty_panels([(parameters, array.dtype) for parameters, array, *_ in jobs])
+    panels = fresh([(panels_shape(p[1], p[3], p[4]), array.dtype) for p, array, *_ in jobs])
     pack_into(panels, jobs, threads)
     return panels
 

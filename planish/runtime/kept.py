@@ -1,0 +1,203 @@
+"""Constants as programs want them, kept in the disk cache: laid out once, mapped by later processes.
+
+In: contents and how they follow from arrays. Out: their arrays over a mapped file, if one was kept for the
+same bytes; else a place to keep them in. To map is a hundredth of the time of packing into memory that a
+virtual machine has yet to get, and processes share what they map.
+
+A file's key is the digest (`digest.py`) of every array that the constants follow from, and how they do, so
+weights that have changed have another file. Files are entries of the cache as any other: written to the side
+and renamed, bounded with the rest by PLANISH_CACHE_BYTES. They are written by a thread, after the compile;
+one for each form of constants in a process, so weights that go on changing do not fill the disk.
+
+Layout: the arrays, each filled up to whole lines, then the trailer: magic, digest of the key, the system's
+boot the file was written in, digest of the arrays. Within that boot a renamed file is whole; after another
+the arrays are held to their digest, as a crash may have lost what was not yet on the disk.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import mmap
+import os
+import struct
+import tempfile
+import threading
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from planish.codegen.llvm.version import program_version
+from planish.ir.encoding import EncodingError, encode
+from planish.logs import channel
+from planish.ops.content import Content, dependencies
+from planish.runtime.cache import Cache, default_cache
+from planish.runtime.digest import digests
+from planish.runtime.packing import LINE
+from planish.runtime.resident import leave
+
+SMALLEST = 64 << 20  # bytes of constants from which they are kept: fewer are packed as soon
+BATCH = 64 << 20     # bytes of arrays that are read at once
+_MAGIC = b"PLKEPT01"
+_TRAILER = struct.Struct("<8s32s36s32s")
+
+_written: set[str] = set()  # forms of constants that this process has kept
+
+
+def place_for(made: Sequence[Content], threads: int) -> Place | None:
+    """Where constants are kept; None for few, for more than half of what the cache may hold, where there is
+    no cache on disk, and for what has no form."""
+    cache = default_cache()
+    total = sum(_filled(c.nbytes) for c in made)
+    if not SMALLEST <= total <= cache.limit // 2 or cache.place("") is None:
+        return None
+    order = dependencies(made)
+    places = {one: k for k, one in enumerate(order)}
+    try:
+        lines = [_line(one, places) for one in order]
+    except EncodingError:
+        return None
+    form = f"{program_version()} {json.dumps([lines, [places[c] for c in made]])}"
+    arrays = [one.value for one in order if _is_array(one)]
+    return Place(cache, form, _digests(arrays, threads), [shape_and_dtype(c) for c in made])
+
+
+def _is_array(content: Content) -> bool:
+    return content.derivation is None or content.has_value
+
+
+def _line(content: Content, places: dict[Content, int]) -> list[object]:
+    if content.derivation is None or content.has_value:
+        return [encode(content.type)]
+    made = content.derivation
+    return [encode(content.type), made.function, encode(made.parameters), [places[s] for s in made.sources]]
+
+
+def shape_and_dtype(content: Content) -> tuple[tuple[int, ...], np.dtype]:
+    """Those of a content's array; sizes of constants are all known."""
+    return tuple(d for d in content.type.shape if isinstance(d, int)), content.type.dtype.numpy
+
+
+def _filled(size: int) -> int:
+    return -(-size // LINE) * LINE
+
+
+def _digests(arrays: Sequence[np.ndarray], threads: int) -> list[bytes]:
+    """A digest of each, some megabytes at a time: arrays in mapped files are not kept in memory."""
+    found: list[bytes] = []
+    waiting: list[np.ndarray] = []
+    for array in arrays:
+        waiting.append(array)
+        if sum(a.nbytes for a in waiting) >= BATCH or array is arrays[-1]:
+            found += digests(waiting, threads)
+            for one in waiting:
+                leave(one)
+            waiting = []
+    return found + digests(waiting, threads)
+
+
+class Place:
+    """The file of certain constants."""
+
+    def __init__(self, cache: Cache, form: str, sources: Sequence[bytes],
+                 wanted: Sequence[tuple[tuple[int, ...], np.dtype]]):
+        self.cache, self.form, self.wanted = cache, form, wanted
+        self.key = f"constants {hashlib.sha256(form.encode() + b''.join(sources)).hexdigest()}"
+
+    def find(self, threads: int) -> list[np.ndarray] | None:
+        """The constants, read-only, over the mapped file; None where there is none. A damaged one is
+        dropped."""
+        path = self.cache.place(self.key)
+        try:
+            found = None if path is None else self._arrays(_mapped(path), threads)
+        except (OSError, ValueError):  # there is none, or an empty one
+            found = None
+        channel("cache").info("%s %s", "miss" if found is None else "hit", self.key[:22])
+        if found is None:
+            self.cache.drop(self.key)
+        return found
+
+    def _arrays(self, mapping: mmap.mmap, threads: int) -> list[np.ndarray] | None:
+        sizes = [prod(shape) * dtype.itemsize for shape, dtype in self.wanted]
+        if len(mapping) != sum(map(_filled, sizes)) + _TRAILER.size:
+            return None
+        found, at = [], 0
+        for (shape, dtype), size in zip(self.wanted, sizes):
+            found.append(np.frombuffer(mapping, np.uint8, size, at).view(dtype).reshape(shape))
+            at += _filled(size)
+        magic, key, boot, digest = _TRAILER.unpack_from(mapping, at)
+        if magic != _MAGIC or key != _sha256(self.key.encode()):
+            return None
+        is_whole = boot == _boot() != bytes(36) or digest == _digest(found, threads)
+        return found if is_whole else None
+
+    def keep(self, arrays: Sequence[np.ndarray]) -> None:
+        """Write the constants, by a thread that the process waits for at its end."""
+        if self.form in _written:
+            return
+        _written.add(self.form)
+        with contextlib.suppress(RuntimeError):  # no more threads, or the process is ending: not kept
+            threading.Thread(target=self._write, args=(arrays,), name="planish keeps constants").start()
+
+    def _write(self, arrays: Sequence[np.ndarray]) -> None:
+        path = self.cache.place(self.key)
+        if path is None:
+            return
+        trailer = _TRAILER.pack(_MAGIC, _sha256(self.key.encode()), _boot(), _digest(arrays, 1))
+        try:
+            _write(path, arrays, trailer)
+        except OSError as error:
+            channel("cache").info("%s is not kept: %s", self.key[:22], error)
+            return
+        self.cache.sweep()
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with open(path, "rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    os.utime(path)  # the time of last use
+    return mapping
+
+
+def _write(path: Path, arrays: Sequence[np.ndarray], trailer: bytes) -> None:
+    """The file whole or not at all. Its room is taken first: a full disk is seen before anything is written,
+    and pages come cheaper."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix="tmp-")
+    try:
+        with os.fdopen(handle, "wb", buffering=0) as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(handle, 0, sum(_filled(a.nbytes) for a in arrays) + len(trailer))
+            for array in arrays:
+                _write_all(file.fileno(), array.reshape(-1).view(np.uint8).data)
+                _write_all(file.fileno(), memoryview(bytes(_filled(array.nbytes) - array.nbytes)))
+            _write_all(file.fileno(), memoryview(trailer))
+        os.replace(temporary, path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _write_all(handle: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(handle, data[:BATCH]):]
+
+
+def _digest(arrays: Sequence[np.ndarray], threads: int) -> bytes:
+    return _sha256(b"".join(digests(arrays, threads)))
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+@functools.cache
+def _boot() -> bytes:
+    """What names the system's run since it was started (Linux, random(4)); zeros where nothing does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()[:36].ljust(36, b"\0")
+    except OSError:
+        return bytes(36)

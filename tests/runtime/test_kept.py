@@ -1,0 +1,152 @@
+"""Constants kept on disk: the same arrays come back; other weights, damage and full disks do no harm."""
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from planish import knobs
+from planish.ops.content import Content
+from planish.runtime import constants, kept
+from planish.runtime.cache import default_cache
+from planish.runtime.constants import arrays_of
+from planish.schedule.packing import pack, packed
+
+VIEW = (0, (96, 64), (1, 96), 16, 1)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "SMALLEST", 1 << 10)
+    monkeypatch.setattr(kept, "_written", set())
+    with knobs.override(cache_dir=str(tmp_path / "cache"), disable_cache=False):
+        yield tmp_path / "cache"
+
+
+def weights(seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=shape).astype(np.float32) for shape in ((64, 96), (64, 96), (50, 33))]
+
+
+def laid_out(arrays, **options):
+    """What a process gets of two weights in panels and a table that is lent; all is written then."""
+    *matrices, table = arrays
+    contents = [packed(Content.of(m), *VIEW) for m in matrices] + [Content.of(table, is_lent=True)]
+    found = arrays_of(contents, 2, **options)
+    for thread in threading.enumerate():
+        if thread.name == "planish keeps constants":
+            thread.join()
+    for one, matrix in zip(found, matrices):
+        np.testing.assert_array_equal(one, pack(VIEW, matrix))
+    np.testing.assert_array_equal(found[-1], table)
+    assert all(a.ctypes.data % 64 == 0 and not a.flags.writeable for a in found)
+    assert not np.may_share_memory(found[-1], table)
+    return found
+
+
+@pytest.fixture
+def packings(monkeypatch):
+    """An entry for each packing."""
+    counted, pack_into = [], constants.pack_into
+    monkeypatch.setattr(constants, "pack_into", lambda *a: (counted.append(1), pack_into(*a)))
+    return counted
+
+
+def files(folder):
+    return [p for p in folder.rglob("*") if p.is_file() and p.read_bytes()[:8] != b"PLCACHE1"]
+
+
+def test_laid_out_once_then_mapped(folder, packings):
+    laid_out(weights())
+    file, = files(folder)
+    assert len(packings) == 1 and file.stat().st_mode & 0o077 == 0
+    os.utime(file, (1, 1))
+    found = laid_out(weights())  # the same bytes in other arrays
+    assert len(packings) == 1 and file.stat().st_mtime > 1
+    file.unlink()  # swept by another process: what is mapped stays
+    np.testing.assert_array_equal(found[0], pack(VIEW, weights()[0]))
+
+
+def test_other_weights_are_other_constants(folder, packings):
+    laid_out(weights())
+    for k, array in enumerate(changed := weights()):
+        array.reshape(-1)[-1 - k] += 1
+        laid_out(changed)
+        assert len(packings) == k + 2
+    laid_out(weights()[1::-1] + weights()[2:])
+    assert len(packings) == 5 and len(files(folder)) == 1  # one for each form in a process
+
+
+@pytest.mark.parametrize("damage", [
+    lambda d: d[:-1], lambda d: d[:100], lambda d: d + b"x", lambda d: b"",
+    lambda d: d[:-1] + bytes([d[-1] ^ 1]), lambda d: bytes([d[0] ^ 1]) + d[1:]])
+def test_after_a_crash_damage_is_seen(folder, packings, monkeypatch, damage):
+    laid_out(weights())
+    file, = files(folder)
+    monkeypatch.setattr(kept, "_boot", lambda: b"b" * 36)
+    laid_out(weights())
+    assert len(packings) == 1  # whole after all
+    file.write_bytes(damage(file.read_bytes()))
+    laid_out(weights())
+    assert len(packings) == 2 and not files(folder)
+
+
+def test_where_nothing_names_the_boot_all_is_checked(folder, packings, monkeypatch):
+    monkeypatch.setattr(kept, "_boot", lambda: bytes(36))
+    laid_out(weights())
+    laid_out(weights())
+    assert len(packings) == 1
+    file, = files(folder)
+    data = bytearray(file.read_bytes())
+    data[5000] ^= 4
+    file.write_bytes(data)
+    laid_out(weights())
+    assert len(packings) == 2
+
+
+def test_another_keys_file_is_not_taken(folder, packings, monkeypatch):
+    laid_out(weights())
+    file, = files(folder)
+    monkeypatch.setattr(kept, "_written", set())
+    laid_out(weights(1))
+    other, = set(files(folder)) - {file}
+    file.replace(other)
+    laid_out(weights(1))
+    assert len(packings) == 3
+
+
+def test_a_full_disk_leaves_nothing_behind(folder, packings, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    laid_out(weights())
+    assert not files(folder)
+    laid_out(weights())
+    assert len(packings) == 2
+
+
+@pytest.mark.parametrize("setting", [{"disable_cache": True}, {"cache_bytes": 80 << 10}])
+def test_kept_only_where_there_is_room(folder, packings, setting):
+    with knobs.override(**setting):
+        laid_out(weights())
+        laid_out(weights())
+    assert len(packings) == 2 and not files(folder)
+
+
+def test_not_kept_for_a_trial(folder, packings):
+    laid_out(weights(), keep=False)
+    assert not files(folder)
+
+
+def test_bounded_with_the_rest_of_the_cache(folder, monkeypatch):
+    with knobs.override(cache_bytes=150 << 10):
+        for seed in range(3):
+            monkeypatch.setattr(kept, "_written", set())
+            laid_out(weights(seed))
+        _, size = default_cache().usage()
+    assert len(files(folder)) == 2 and size <= 150 << 10
+    assert default_cache().clear() == 0 and not files(folder)
