@@ -28,7 +28,7 @@ test: .venv/.dev
 conformance: .venv/.dev
 	@echo "planish: running the ONNX conformance suite"
 	@$(PY) -m pytest -n 2 --dist worksteal -q -m slow $(ARGS) \
-	    tests/onnx/test_conformance.py tests/capture/onnx/test_conformance.py
+	    tests/onnx/test_conformance.py tests/onnx/test_conformance_interpreted.py
 
 torch: .venv-torch/.dev-torch
 	@echo "planish: running the tests of the PyTorch door"

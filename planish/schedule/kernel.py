@@ -321,8 +321,11 @@ def walk(*scalars: Scalar) -> Iterator[Scalar]:
             yield scalar
         elif id(scalar) not in seen:
             seen.add(id(scalar))
+            if not (below := children(scalar)):
+                yield scalar
+                continue
             stack.append((scalar, True))
-            stack.extend((c, False) for c in reversed(children(scalar)))
+            stack += [(c, False) for c in reversed(below)]
 
 
 def own_dims(scalar: Scalar) -> tuple[Dim, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from planish.errors import ParseError
@@ -94,7 +95,8 @@ class Expr:
         return isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms
 
     def __add__(self, other: Dim) -> Dim:
-        return _collect([*self.terms, *_terms(other)])
+        more = _terms(other)
+        return _collect([*self.terms, *more]) if more else self
 
     def __neg__(self) -> Dim:
         return self * -1
@@ -106,6 +108,8 @@ class Expr:
         return self * -1 + other
 
     def __mul__(self, other: Dim) -> Dim:
+        if isinstance(other, int):
+            return Expr(tuple((m, a * other) for m, a in self.terms)) if other else 0
         return _collect([(_merge(m, n), a * b) for m, a in self.terms for n, b in _terms(other)])
 
     __radd__, __rmul__ = __add__, __mul__
@@ -141,6 +145,7 @@ class Expr:
 Dim = int | Expr
 
 
+@lru_cache(4096)  # equal symbols that are one object compare at once
 def symbol(name: str, low: int = 0, high: Dim | None = None) -> Expr:
     """The size called `name`, known to lie in [low, high] (high None: no limit)."""
     return Expr((((Symbol(name, low, high),), 1),))
@@ -350,7 +355,7 @@ def _appears_once(dim: Dim, atom: Symbol) -> bool:
 
 def terms(dim: Dim) -> list[Dim]:
     """The summands of a size, each as a size of its own."""
-    return [dim] if isinstance(dim, int) else [_collect([t]) for t in dim.terms]
+    return [dim] if isinstance(dim, int) else [Expr((t,)) if t[0] else t[1] for t in dim.terms]
 
 
 def divisors(dim: Dim, numerator: Dim) -> set[Dim]:

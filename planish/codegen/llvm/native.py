@@ -46,9 +46,9 @@ class NativeCode:
         return len(names) + self.code.derived.index(dim)
 
     def objects(self) -> list[bytes]:
-        """The ELF objects: this is where LLVM works."""
+        """The ELF objects: this is where LLVM works. The body is written, so LLVM starts with it."""
         t = self.target
-        return emit_all((*self.code.kernels.values(), lambda: self.code.body), t.triple, t.cpu, t.features)
+        return emit_all((lambda: self.code.body, *self.code.kernels.values()), t.triple, t.cpu, t.features)
 
     def modules(self) -> Iterator[str]:
         yield from (text() for text in self.code.kernels.values())

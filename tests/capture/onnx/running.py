@@ -90,6 +90,7 @@ def onnxruntime_outputs(model: Any, feeds: Mapping[str, np.ndarray]) -> list[np.
     ort = pytest.importorskip("onnxruntime")
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1  # or every session has threads that wait for work, spinning
     data = model if isinstance(model, (str, bytes)) else model.SerializeToString()
     return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run(None, dict(feeds))
 

@@ -1,7 +1,8 @@
 """The conformance suite of the package onnx: whatever planish takes of it, it answers as the suite expects.
 
 The counts may only grow. A case that is neither passed nor refused with UnsupportedOp or UnsupportedDType
-fails. Here the interpreter runs them; tests/onnx has them through native code, at every optimisation level.
+fails. Here the interpreter runs them; test_conformance.py has them through native code, at every optimisation
+level, and lies beside this file because one process makes the cases for both: it takes seconds.
 """
 from __future__ import annotations
 
