@@ -109,7 +109,7 @@ class Direct:
     ):
         self.eager = eager
         self.target, self.owner, self.backend, self.usual = target, owner, backend, usual
-        self.compiled, self.refused = compiled, set[Any]()
+        self.compiled, self.refused, self.compiles = compiled, set[Any](), -1
         self.variants: list[Variant] = []
         self.quick: Quick | None = None
         self.space = {**_names_of(target, owner), "__variants": self.variants, "__slow": self.slow}
@@ -118,13 +118,17 @@ class Direct:
 
     def slow(self, *arguments: Any, **keywords: Any) -> Any:
         """The call as torch.compile does it; what it compiled is taken over. Tensors without values can't
-        enter a program: they go through the function itself."""
-        if any(map(_is_fake, arguments)):
+        enter a program: they go through the function itself. A function that a graph break cuts in two comes
+        here at each call."""
+        kinds = {*map(type, arguments), *map(type, keywords.values())}
+        if any(issubclass(kind, _fake_tensor()) for kind in kinds):
             return self.eager(*arguments, **keywords)
-        if self.backend.opens_floats and not self.variants:
+        if float in kinds and self.backend.opens_floats and not self.variants:
             open_floats(self.target, arguments, keywords)
         result = self.compiled(*arguments, **keywords)
-        self.adopt(arguments)
+        if self.compiles != Backend.compiles:
+            self.compiles = Backend.compiles
+            self.adopt(arguments)
         return result
 
     def adopt(self, arguments: Sequence[Any]) -> None:
@@ -183,10 +187,11 @@ def open_floats(target: FunctionType, arguments: Sequence[Any], keywords: Mappin
             state[f"L['{name}']"] = FrameStateSizeEntry(auto_dynamic, auto_dynamic, auto_dynamic)
 
 
-def _is_fake(value: Any) -> bool:
+@functools.cache
+def _fake_tensor() -> type:
     from torch._subclasses.fake_tensor import FakeTensor
 
-    return isinstance(value, FakeTensor)
+    return FakeTensor
 
 
 def _names_of(target: FunctionType, owner: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class Backend:
     share its variants."""
 
     __name__ = "planish"
+    compiles = 0  # of all of them: while it is the same, Dynamo has no new variant for any
 
     def __init__(self, settings: Settings, opens_floats: bool = True):
         self.settings, self.opens_floats = settings, opens_floats
@@ -38,6 +39,7 @@ class Backend:
         return hash(self.settings)
 
     def __call__(self, module: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        Backend.compiles += 1
         made = self.made.setdefault(_compile_id(), Made())
         made.has_symbols = any(map(_is_symbolic, example_inputs))
 

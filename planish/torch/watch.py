@@ -69,7 +69,7 @@ class Watch:
 
 
 # `python -m benchmarks.calls`, "a graph break" over "one graph"
-BREAK_COSTS = "some 12 us by torch.compile and 46 by planish.compile"
+BREAK_COSTS = "some 12 us by torch.compile and 31 by planish.compile"
 
 _watches: list[Watch] = []
 _told: set[tuple[str, int, str, str]] = set()

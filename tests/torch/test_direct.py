@@ -415,6 +415,30 @@ def test_graph_breaks_stay_with_dynamo(slow: Any) -> None:
     assert len(slow) == 4
 
 
+def test_variants_are_looked_for_only_after_a_compile(slow: Any, monkeypatch: Any) -> None:
+    adopted: list[Any] = []
+    adopt = direct.Direct.adopt
+    monkeypatch.setattr(direct.Direct, "adopt", lambda self, a: (adopted.append(self), adopt(self, a)))
+
+    def cut(x: Any) -> Any:
+        y = x * 2
+        torch._dynamo.graph_break()
+        return y.sin()
+
+    one, other = planish.compile(mixed), planish.compile(mixed)
+    broken, x = planish.compile(cut), torch.rand(5)
+    for _ in range(4):
+        same(broken(x), cut(x))
+    assert len(slow) == 4 and len(adopted) == 1
+    one(*four())
+    other(*four((2, 3)))  # compiles a second variant of the code that both share
+    first = len(slow)
+    for _ in range(3):
+        arguments = four((3, 5))
+        same(one(*arguments), mixed(*arguments))
+    assert len(slow) == first + 1
+
+
 def test_nothing_is_kept() -> None:
     compiled = planish.compile(lambda a, b: a * b + 1)
     a, b = torch.randn(3), torch.randn(3)
