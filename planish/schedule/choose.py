@@ -172,7 +172,7 @@ def _lanes(kernel: Kernel, machine: Machine, size: int) -> int:
         return machine.vector_bytes
     if not _has_chains(kernel) or size < machine.lanes * 8:
         return machine.lanes
-    return machine.lanes * (2 if any(s.combine for s in _loops(kernel)) else 4)
+    return machine.lanes * 4
 
 
 def _has_chains(kernel: Kernel) -> bool:
@@ -186,8 +186,9 @@ def _computes_wide(kernel: Kernel) -> bool:
 def _unroll(stages: list[Stage], size: int, lanes: int, told: int) -> int:
     if not any(s.combine for s in stages):
         return 1
-    work = sum(isinstance(x, Apply) for s in stages for x in walk(*stage_values(s)))
-    wanted = told or (REDUCE_UNROLL if work < HEAVY else REDUCE_UNROLL // 2)
+    applied = [x.op in TRANSCENDENTAL for s in stages for x in walk(*stage_values(s)) if isinstance(x, Apply)]
+    most = 1 if any(applied) else REDUCE_UNROLL if len(applied) < HEAVY else REDUCE_UNROLL // 2
+    wanted = told or most
     while wanted > 1 and size < wanted * lanes:
         wanted //= 2
     return wanted

@@ -108,8 +108,8 @@ class Expressions:
     # --- what an expression depends on
 
     def depends(self, scalar: Scalar) -> frozenset[str]:
-        """The axes and symbols along which a value changes; `written` buffers count as the pseudo-axis
-        "*"."""
+        """The axes and symbols along which a value changes; a stage's result counts as an axis of the stage's
+        name, `written` buffers as the pseudo-axis "*"."""
         found = self._depends.get(id(scalar))
         if found is None:
             names: set[str] = set()
@@ -118,7 +118,7 @@ class Expressions:
             for child in children(scalar):
                 names |= self.depends(child)
             if isinstance(scalar, Result):
-                names |= self.stage_dims[scalar.stage] | {"*"}
+                names |= self.stage_dims[scalar.stage] | {scalar.stage}
             if isinstance(scalar, Load) and scalar.buffer.name in self.written:
                 names.add("*")
             found = self._depends[id(scalar)] = frozenset(names)
@@ -129,14 +129,15 @@ class Expressions:
         return self.scope.lanes > 1 and self.scope.vector_axis in names
 
     def is_ready(self, names: Iterable[str]) -> bool:
-        return all(n != "*" and self.scope.axis(n) is not None for n in names)
+        return all(n != "*" and (self.scope.axis(n) or self.scope.find(("result", n))) is not None
+                   for n in names)
 
     def hoist(self, scalars: Iterable[Scalar]) -> None:
         """Compute now whatever of the expressions can be: everything above is fixed before the loop that
         follows."""
         for scalar in walk(*scalars):
-            if not isinstance(scalar, (Const, Result)) and self.is_ready(self.depends(scalar)):
-                self.value(scalar)
+            if not isinstance(scalar, (Const, Result)) and self.is_ready(names := self.depends(scalar)):
+                self.value(scalar, self.scope.lanes if self.in_vector(names) else 1)
             elif isinstance(scalar, Load):
                 self.hoist_pointer(scalar.buffer, scalar.index)
 

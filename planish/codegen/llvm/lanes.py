@@ -179,6 +179,18 @@ def horner(coefficients: Sequence[float], x: Lanes) -> Lanes:
     return y
 
 
+def by_pairs(coefficients: Sequence[float], x: Lanes, square: Lanes) -> Lanes:
+    """The same polynomial, `square` being x * x: pairs of terms first, which do not wait for one another, so
+    that about half as many steps do (G. Estrin, 1960)."""
+    odd = len(coefficients) % 2
+    pairs = zip(coefficients[odd::2], coefficients[odd + 1::2])
+    terms: list[Lanes | float] = [*coefficients[:odd], *(fma(high, x, low) for high, low in pairs)]
+    y = terms[0]
+    for term in terms[1:]:
+        y = fma(y, square, term)
+    return x.lift(y)
+
+
 def call_lanes(symbol: str, *arguments: Lanes) -> Lanes:
     """Call an external scalar function once per lane."""
     b, first = arguments[0].b, arguments[0]

@@ -69,7 +69,7 @@ def tanh(x: Lanes) -> Lanes:
     n, bits = round_by_magic(a, 2 * LOG2_E, ahead=F32.bias)
     r = fma(n, -_LN2 / 2, a)
     s = horner((*_TANH, 1.0), r)
-    power = power_of_two(bits, 0, F32)
+    power = power_of_two(bits, F32)
     h = fma(power * r, s, -fma(-power, 0.5, 0.5))
     return h / (h + 1.0)
 
@@ -87,7 +87,7 @@ def erf(x: Lanes) -> Lanes:
     n, bits = round_by_magic(log_erfc, LOG2_E, ahead=F32.bias)
     r = fma(n, -_LN2, log_erfc)
     q = fma(r * r, horner(EXP_F32_FAST, r), r)
-    power = power_of_two(bits, 0, F32)
+    power = power_of_two(bits, F32)
     far = fma(-power, q, 1.0 - power)
     return or_sign((a > _ERF_CUT).select(far, near), x)
 
@@ -103,7 +103,7 @@ def sigmoid(x: Lanes) -> Lanes:
     n, bits = round_by_magic(a, -LOG2_E, ahead=F32.bias - 64)
     r = fma(n, F32.ln2[1], fma(n, F32.ln2[0], a))
     t = 2.0 ** -64
-    return t / fma(horner(_EXP_NEGATIVE, r), power_of_two(bits, 0, F32), t)
+    return t / fma(horner(_EXP_NEGATIVE, r), power_of_two(bits, F32), t)
 
 
 def sigmoid_fast(x: Lanes) -> Lanes:

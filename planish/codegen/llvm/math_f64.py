@@ -80,16 +80,14 @@ def exp2(x: Lanes) -> Lanes:
     high, low = two_product(fraction, x.lift(_TWO_LN2[0]))
     low = fma(fraction, _TWO_LN2[1], low)
     q = fma(high * high, horner(F64.exp, high), high) + low
-    n = (whole + F64.magic).bits()
-    tiny = inside < -1021.0
-    return scale_twice(n, q, tiny, F64)
+    return scale_twice((whole + (F64.magic + 2 * F64.bias)).bits(), q, F64)
 
 
 def expm1(x: Lanes) -> Lanes:
     """e^x - 1 = 2 (2^(n-1) (1 + q) - 1/2): half the scale, so that n = 1024 does not overflow early."""
     inside = x.at_least(-40.0).at_most(F64.highest)
-    n, q = reduce_exp(inside)
-    half = power_of_two(n, F64.bias - 1, F64)
+    n, q = reduce_exp(inside, ahead=F64.bias - 1)
+    half = power_of_two(n, F64)
     return (x.abs() < 2.0 ** -54).select(x, fma(half, q, half - 0.5) * 2.0)
 
 
@@ -243,7 +241,7 @@ def cbrt(x: Lanes) -> Lanes:
     y = y * ((cube + m * 2.0) / (cube * 2.0 + m))
     square = y * y
     y = y - fma(square, y, -m) / (square * 3.0)
-    scale = power_of_two((third + F64.magic).bits(), F64.bias, F64)
+    scale = power_of_two((third + (F64.magic + F64.bias)).bits(), F64)
     return (a.eq(0.0) | a.compare("fcmp uge", INF)).select(x, or_sign(y * scale, x))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planish.codegen.llvm.lanes import Kernel, Lanes, fma, horner
+from planish.codegen.llvm.lanes import Kernel, Lanes, by_pairs, fma
 
 INF, NAN = math.inf, math.nan
 
@@ -24,8 +24,6 @@ class Format:
     ln2: tuple[float, float]  # high and low part, for exp: n * high is exact or fused
     lowest: float  # exp is 0 from here down
     highest: float  # exp is inf from here up
-    subnormal: float  # exp may be subnormal below
-    lift: int  # a power of two that brings every subnormal result into the normal range
     exp: tuple[float, ...]  # (e^r - 1 - r) / r^2 on |r| <= ln(2)/2, highest coefficient first
 
     @property
@@ -40,11 +38,11 @@ class Format:
 
 F32 = Format(
     23, 127, 0x3F3504F3, (0.693145751953125, 1.428606820309417e-06),
-    -104.0, 88.8, -86.0, 64,
+    -104.0, 88.8,
     (0.0013820733875, 0.0083686774597, 0.041668266058, 0.16666521132, 0.4999999404))
 F64 = Format(
     52, 1023, 0x3FE6A09E667F3BCD, (0.6931471805599453, 2.3190468138462996e-17),
-    -746.0, 710.0, -706.0, 128,
+    -746.0, 710.0,
     (2.09147553258932e-09, 2.5105312729622103e-08, 2.755727347871858e-07, 2.755725517000089e-06,
      2.480158732567746e-05, 0.0001984126987500228, 0.0013888888888883711, 0.008333333333326084,
      0.04166666666666667, 0.1666666666666667, 0.5))
@@ -64,26 +62,23 @@ def round_by_magic(x: Lanes, scale: float, ahead: int = 0) -> tuple[Lanes, Lanes
     return shifted - magic, shifted.bits()
 
 
-def power_of_two(n: Lanes, offset: int | Lanes, form: Format) -> Lanes:
-    """2^(n + offset - bias) from the low bits of n; the result must be a normal number. An offset of 0 costs
-    nothing: n comes from `round_by_magic(..., ahead=bias)`."""
-    if offset == 0:
-        return (n << form.mantissa).floats()
-    if isinstance(offset, int):
-        return ((n << form.mantissa) + (offset << form.mantissa)).floats()
-    return ((n << form.mantissa) + offset).floats()
+def power_of_two(n: Lanes, form: Format) -> Lanes:
+    """2^(n - bias) from the low bits of n, as `round_by_magic(..., ahead=bias)` gives them; the result must be
+    a normal number."""
+    return (n << form.mantissa).floats()
 
 
-def reduce_exp(x: Lanes, low: Lanes | None = None,
-               poly: tuple[float, ...] | None = None) -> tuple[Lanes, Lanes]:
-    """(n, q) with exp(x + low) = 2^n * (1 + q); n in the low bits of an integer."""
+def reduce_exp(x: Lanes, low: Lanes | None = None, poly: tuple[float, ...] | None = None,
+               ahead: int = 0) -> tuple[Lanes, Lanes]:
+    """(n, q) with exp(x + low) = 2^n * (1 + q); n, and `ahead` more, in the low bits of an integer."""
     form = format_of(x)
-    n, bits = round_by_magic(x, LOG2_E)
+    n, bits = round_by_magic(x, LOG2_E, ahead)
     r = fma(n, -form.ln2[0], x)
     r = fma(n, -form.ln2[1], r)
     if low is not None:
         r = r + low
-    return bits, fma(r * r, horner(poly or form.exp, r), r)
+    square = r * r
+    return bits, fma(square, by_pairs(poly or form.exp, r, square), r)
 
 
 def exp(x: Lanes, low: Lanes | None = None, poly: tuple[float, ...] | None = None,
@@ -91,16 +86,16 @@ def exp(x: Lanes, low: Lanes | None = None, poly: tuple[float, ...] | None = Non
     """e^(x + low), subnormal results rounded once; with `halve` half of that, which overflows later."""
     form = format_of(x)
     inside = x.at_least(form.lowest).at_most(form.highest + 0.5 * halve)
-    n, q = reduce_exp(inside, low, poly)
-    return scale_twice(n, q, inside < form.subnormal, form, halve)
+    n, q = reduce_exp(inside, low, poly, ahead=2 * form.bias - halve)
+    return scale_twice(n, q, form)
 
 
-def scale_twice(n: Lanes, q: Lanes, tiny: Lanes, form: Format, halve: bool = False) -> Lanes:
-    """2^n (1 + q), or half of it: by a power of two that exists, then by 2, or where tiny by 2^-lift."""
-    offset = tiny.select(n.lift((form.bias + form.lift - halve) << form.mantissa),
-                         n.lift((form.bias - 1 - halve) << form.mantissa))
-    power = power_of_two(n, offset, form)
-    return fma(power, q, power) * tiny.select(q.lift(2.0 ** -form.lift), 2.0)
+def scale_twice(n: Lanes, q: Lanes, form: Format) -> Lanes:
+    """2^(n - 2 bias) (1 + q), rounded once where it is subnormal: half of the exponent at a time, as powers
+    of two that exist."""
+    half = n.bin("lshr", 1)
+    power = power_of_two(n - half, form)
+    return fma(power, q, power) * power_of_two(half, form)
 
 
 def split(x: Lanes) -> tuple[Lanes, Lanes]:
