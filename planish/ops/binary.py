@@ -5,6 +5,7 @@ width or more, and by negative counts, shift everything out.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -69,6 +70,11 @@ def integer_power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(y >= 0, result, np.where(np.abs(x) == 1, signs, np.zeros_like(x)))
 
 
+def gate_of(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x sigmoid(y ln 2) = x / (1 + 2^-y); 0 where 2^-y overflows and x is finite."""
+    return x / (1 + np.exp2(-y))
+
+
 def high_product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The upper half of the double-width product."""
     bits = 8 * x.dtype.itemsize
@@ -111,6 +117,11 @@ def _atan2_slopes(g: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
     return g * y / square, ops.neg(g * x / square)
 
 
+def _gate_slopes(g: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    share = ops.gate(like(y, 1.0), y)
+    return g * share, g * z * (1.0 - share) * math.log(2)
+
+
 def _zero_second(g: Any, z: Any, x: Any, y: Any) -> tuple[Any, None]:
     return g, None
 
@@ -135,6 +146,8 @@ pow_ = binary("pow", _by_kind(np.power, integer_power), _pow_slopes, tolerance="
 atan2 = binary("atan2", np.arctan2, _atan2_slopes, dtypes=FLOATS, tolerance="transcendental")
 hypot = binary("hypot", np.hypot, lambda g, z, x, y: (g * x / z, g * y / z), dtypes=FLOATS,
                tolerance="transcendental", traits=_SYMMETRIC)
+gate = binary("gate", gate_of, _gate_slopes, dtypes=FLOATS, tolerance="transcendental",
+              samples=binary_samples(right=(-30, 30)))
 copysign = binary("copysign", np.copysign, lambda g, z, x, y: (g * ops.sign(x) * ops.sign(z), None),
                   dtypes=FLOATS)
 next_after = define("next_after", "binary", broadcast_rule, lambda a, x, y: np.asarray(np.nextafter(x, y)),

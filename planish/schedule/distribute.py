@@ -37,7 +37,7 @@ CHAIN = 16          # dependent operations in a transcendental function, about
 WORTH = 4           # operations before a transcendental function from which a cut before it pays
 
 TRANSCENDENTAL = frozenset({"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh",
-                            "erf", "erfc", "sigmoid", "pow"})
+                            "erf", "erfc", "gate", "sigmoid", "pow"})
 
 
 def distribute(kernel: Kernel) -> Kernel | None:

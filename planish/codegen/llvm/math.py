@@ -17,14 +17,15 @@ DOUBLE: dict[str, Kernel] = {
     "asin": math_f64.asin, "acos": math_f64.acos, "atan": math_f64.atan, "atan2": math_f64.atan2,
     "sinh": math_f64.sinh, "cosh": math_f64.cosh, "tanh": math_f64.tanh,
     "asinh": math_f64.asinh, "acosh": math_f64.acosh, "atanh": math_f64.atanh,
-    "erf": math_f64.erf, "erfc": math_f64.erfc, "sigmoid": math_f64.sigmoid,
+    "erf": math_f64.erf, "erfc": math_f64.erfc, "sigmoid": math_f64.sigmoid, "gate": math_f64.gate,
     "cbrt": math_f64.cbrt, "hypot": math_f64.hypot, "pow": math_f64.power,
     "lgamma": lambda x: call_lanes("lgamma", x),
 }
 
 SINGLE: dict[str, Kernel] = {name: through_f64(kernel) for name, kernel in DOUBLE.items()} | {
     "exp": exp, "log": math_f32.log, "sin": math_f32.sin, "cos": math_f32.cos, "tanh": math_f32.tanh,
-    "erf": math_f32.erf, "sigmoid": math_f32.sigmoid, "pow": through_f64(math_f64.power_from_f32),
+    "erf": math_f32.erf, "sigmoid": math_f32.sigmoid, "gate": math_f32.gate,
+    "pow": through_f64(math_f64.power_from_f32),
 }
 
 FAST_SINGLE: dict[str, Kernel] = {
@@ -57,7 +58,7 @@ ULP: dict[str, dict[str, float]] = {
     "asinh": {"float32": _NEAR, "float64": 3.0}, "acosh": {"float32": _NEAR, "float64": 3.0},
     "atanh": {"float32": _NEAR, "float64": 3.0},
     "erf": {"float32": 1.3, "float64": 2.0}, "erfc": {"float32": _NEAR, "float64": 5.5},
-    "sigmoid": {"float32": 2.5, "float64": 2.5},
+    "sigmoid": {"float32": 2.5, "float64": 2.5}, "gate": {"float32": 3.5, "float64": 2.5},
     "cbrt": {"float32": _NEAR, "float64": 1.5}, "hypot": {"float32": _NEAR, "float64": 1.5},
     "pow": {"float32": _NEAR, "float64": 1.5}, "lgamma": {"float32": _NEAR, "float64": 5.0},
 }

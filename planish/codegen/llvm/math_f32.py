@@ -7,7 +7,7 @@ bit for bit. The functions named `*_fast` are for numerics="fast"; the others ho
 from __future__ import annotations
 
 from planish.codegen.llvm import math_f64
-from planish.codegen.llvm.lanes import Lanes, fma, horner, unless_rare
+from planish.codegen.llvm.lanes import Lanes, by_pairs, fma, horner, unless_rare
 from planish.codegen.llvm.math_parts import (
     EXP_F32_FAST,
     F32,
@@ -32,7 +32,9 @@ _TANH_P = (1.5231144029e-08, 2.1895242561e-05, 0.0035716355123, 0.13444530261, 0
 _TANH_Q = (8.522761154e-07, 0.00034113518007, 0.02616458777, 0.46777857621, 1.0)
 
 _EXP_NEGATIVE = tuple((-1) ** k * c for k, c in enumerate((*F32.exp, 1.0, 1.0)))  # of exp, at -r
-_EXP2_FAST = (0.00132697832, 0.0096714953, 0.0555071123, 0.240222439, 0.693147004, 1.0)
+_EXP2 = (0.00132567319, 0.00967169832, 0.055507686, 0.240222409, 0.693146944, 1.0)
+
+_TWO_EXP2_NEGATIVE = tuple(2 * (-1) ** (k + 1) * c for k, c in enumerate(_EXP2))  # 2^(1 - t)
 
 _ERF_CUT = 0.9
 _ERF_NEAR = (-0.000605344598, 0.00500434591, -0.0267733987, 0.112819783, -0.376125067, 0.128379151)
@@ -106,12 +108,21 @@ def sigmoid(x: Lanes) -> Lanes:
     return t / fma(horner(_EXP_NEGATIVE, r), power_of_two(bits, F32), t)
 
 
+def gate(x: Lanes, y: Lanes) -> Lanes:
+    """x / (1 + 2^-y), with -y = n - t: 2^(n-1) times 2^(1-t), which is inf where it overflows."""
+    a = y.at_least(-129.0).at_most(126.0)
+    magic = F32.magic + F32.bias - 1
+    shifted = magic - a
+    t = (shifted - magic) + a
+    return x / fma(by_pairs(_TWO_EXP2_NEGATIVE, t, t * t), power_of_two(shifted.bits(), F32), 1.0)
+
+
 def sigmoid_fast(x: Lanes) -> Lanes:
     """1 / (1 + 2^y) with y = -x log2(e) rounded: its error is in proportion to x, where the result moves the
     less. Results below 1e-38 may be off."""
     y = (x * -LOG2_E).at_least(-126.0).at_most(126.0)
     n, bits = round_by_magic(y, 1.0)
-    power = horner(_EXP2_FAST, y - n).bits() + (bits << F32.mantissa)
+    power = horner(_EXP2, y - n).bits() + (bits << F32.mantissa)
     return 1.0 / (power.floats() + 1.0)
 
 

@@ -113,6 +113,10 @@ def sigmoid(x: Lanes) -> Lanes:
     return (x < 0.0).select(e, 1.0) / (e + 1.0)
 
 
+def gate(x: Lanes, y: Lanes) -> Lanes:
+    return x / (exp2(-y) + 1.0)
+
+
 # --- logarithms
 
 def log(x: Lanes) -> Lanes:

@@ -63,8 +63,7 @@ def round_by_magic(x: Lanes, scale: float, ahead: int = 0) -> tuple[Lanes, Lanes
 
 
 def power_of_two(n: Lanes, form: Format) -> Lanes:
-    """2^(n - bias) from the low bits of n, as `round_by_magic(..., ahead=bias)` gives them; the result must be
-    a normal number."""
+    """2^(n - bias), a normal number, from the low bits of n: those of `round_by_magic(..., ahead=bias)`."""
     return (n << form.mantissa).floats()
 
 

@@ -3,23 +3,25 @@
 1 + tanh(u) is 2 sigmoid(2u). As a float the sum keeps nothing of its digits where u is far below zero; the
 sigmoid keeps all, so the rules are `default` in the direction of the better answer. Ends: either is 0 or 1,
 and inf * 0 stays NaN. What goes into a sigmoid may be rounded in another order, as long as it overflows to
-the same side: beyond 100 nothing moves the result. float32 alone: the check measures both sides in float64.
+the same side: beyond 100 nothing moves the result. x times a sigmoid is one op, `gate`, where
+the change of base costs nothing: a factor of the argument is a constant. float32 alone: the check measures
+both sides in float64.
 """
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import frexp
+from math import frexp, log
 
 import numpy as np
 
 from planish.ir import Node, constant, input_node
 from planish.ops.rules import ops
 from planish.rewrite.guards import every, is_float32, is_normal_in, is_uniform, number
-from planish.rewrite.pattern import const, variables
-from planish.rewrite.rule import Match, rule
+from planish.rewrite.pattern import Variable, const, variables
+from planish.rewrite.rule import Guard, Match, rule
 from planish.types import DType, TensorType
 
-x, u = variables("x u")
+x, u, w = variables("x u w")
 a, b = const("a"), const("b")
 _tanh = ops.tanh(u).used_once("tanh")
 _gate = ops.add(_tanh, 1).used_once("gate")
@@ -69,6 +71,29 @@ _CUBES: dict[str, Callable[..., Node]] = {
     "x_b_square": lambda x, b: (x * b) * (x * x),
 }
 
+# --- x sigmoid(u), where u has a constant factor
+
+def _in_base_2(factor: Node) -> Node:
+    """A constant factor of what goes into a sigmoid, for the power of 2 in the place of that of e."""
+    return constant(number(factor) / log(2), factor.dtype)
+
+
+def _stays_normal(pattern: Variable) -> Guard:
+    def guard(match: Match) -> bool | str:
+        made = number(match.bound[pattern.name]) / log(2)
+        return is_normal_in(made, match.root.dtype) or f"{made} is not a normal number"
+    return guard
+
+
+def _gate_of_scaled(match: Match) -> Node:
+    """x sigmoid(a u) = x / (1 + 2^-(a log2(e) u))"""
+    return ops.gate(match.x, match.u * _in_base_2(match.a))
+
+
+def _gate_of_cubic(match: Match) -> Node:
+    return ops.gate(match.x, match.u * ops.fma(match.w, _in_base_2(match.a), _in_base_2(match.b)))
+
+
 SATURATING = (
     rule("half_of_gate", _gate * 0.5, lambda m: ops.sigmoid(m.u * 2), when=is_float32(u), numerics="default",
          relies_on="(1 + tanh(u)) / 2 = sigmoid(2 u)"),
@@ -85,4 +110,9 @@ SATURATING = (
            when=every(is_float32(x), is_uniform(a), is_uniform(b), _product_is_normal), numerics="default",
            relies_on="x + b x^3 overflows where the sigmoid is at its end")
       for name, cube in _CUBES.items()),
+    rule("gate_of_scaled", x * ops.sigmoid(u * a).used_once("gate"), _gate_of_scaled, numerics="default",
+         when=every(is_float32(x), is_uniform(a), _stays_normal(a)), relies_on="e^y = 2^(y log2(e))"),
+    rule("gate_of_cubic", x * ops.sigmoid(u * ops.fma(w, a, b).used_once("inner")).used_once("gate"),
+         _gate_of_cubic, numerics="default", relies_on="as gate_of_scaled",
+         when=every(is_float32(x), is_uniform(a), is_uniform(b), _stays_normal(a), _stays_normal(b))),
 )
