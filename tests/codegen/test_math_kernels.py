@@ -32,7 +32,8 @@ DOMAIN = {"exp": (-110, 95), "exp2": (-155, 130), "expm1": (-20, 90), "sin": (-3
           "cosh": (-90, 90), "tanh": (-10, 10), "erf": (-5, 5), "erfc": (-6, 12), "sigmoid": (-105, 105),
           "log": (0, 3), "log2": (0, 3), "log10": (0, 3), "log1p": (-1, 3), "acosh": (1, 5),
           "lgamma": (0, 50), "gate": (-140, 140)}
-WIDER = {"exp": 7.5, "exp2": 7.5, "expm1": 7.5, "sinh": 7.8, "cosh": 7.8, "sigmoid": 7, "erfc": 2.4, "gate": 7.5}
+WIDER = {"exp": 7.5, "exp2": 7.5, "expm1": 7.5, "sinh": 7.8, "cosh": 7.8, "sigmoid": 7, "erfc": 2.4,
+         "gate": 7.5}
 
 
 def reference(op: str, *xs: np.ndarray) -> np.ndarray:

@@ -123,8 +123,8 @@ def narrow(x: Node, y: Node) -> list[Node]:
 
 def elementary(x: Node) -> list[Node]:
     positive = ops.add(ops.abs(x), constant(0.5, x.dtype))
-    return [ops.exp(x), ops.log(positive), ops.tanh(x), ops.sigmoid(x), ops.gate(x, positive), ops.sqrt(positive), ops.round(x),
-            ops.floor(x)]
+    return [ops.exp(x), ops.log(positive), ops.tanh(x), ops.sigmoid(x), ops.gate(positive, x),
+            ops.sqrt(positive), ops.round(x), ops.floor(x)]
 
 
 def scans(x: Node) -> list[Node]:

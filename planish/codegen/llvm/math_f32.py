@@ -31,7 +31,7 @@ _TANH = tuple(2.0 ** (5 - k) * c for k, c in enumerate(F32.exp))  # (S - 1) / r;
 _TANH_P = (1.5231144029e-08, 2.1895242561e-05, 0.0035716355123, 0.13444530261, 0.99999999365)
 _TANH_Q = (8.522761154e-07, 0.00034113518007, 0.02616458777, 0.46777857621, 1.0)
 
-_EXP_NEGATIVE = tuple((-1) ** k * c for k, c in enumerate((*F32.exp, 1.0, 1.0)))  # of exp, at -r
+_EXP_NEGATIVE = tuple((-1) ** k * c for k, c in enumerate(F32.exp))  # of exp, at -r
 _EXP2 = (0.00132567319, 0.00967169832, 0.055507686, 0.240222409, 0.693146944, 1.0)
 
 _TWO_EXP2_NEGATIVE = tuple(2 * (-1) ** (k + 1) * c for k, c in enumerate(_EXP2))  # 2^(1 - t)
@@ -70,7 +70,7 @@ def tanh(x: Lanes) -> Lanes:
     a = x.at_least(-10.0).at_most(10.0)
     n, bits = round_by_magic(a, 2 * LOG2_E, ahead=F32.bias)
     r = fma(n, -_LN2 / 2, a)
-    s = horner((*_TANH, 1.0), r)
+    s = fma(by_pairs(_TANH, r, r * r), r, 1.0)
     power = power_of_two(bits, F32)
     h = fma(power * r, s, -fma(-power, 0.5, 0.5))
     return h / (h + 1.0)
@@ -84,11 +84,13 @@ def erf(x: Lanes) -> Lanes:
     """Near 0 an odd polynomial; beyond, 1 - exp(p(|x|)) with p fitted to log(erfc): there erfc is below 0.21,
     so that a cheaper exp costs a fraction of an ULP."""
     a = x.abs().at_most(4.0)
-    near = fma(a, horner(_ERF_NEAR, a * a), a)
-    log_erfc = fma(horner(_ERF_FAR, a), a, -a)
+    square = a * a
+    near = fma(a, by_pairs(_ERF_NEAR, square, square * square), a)
+    log_erfc = fma(by_pairs(_ERF_FAR, a, square), a, -a)
     n, bits = round_by_magic(log_erfc, LOG2_E, ahead=F32.bias)
     r = fma(n, -_LN2, log_erfc)
-    q = fma(r * r, horner(EXP_F32_FAST, r), r)
+    square = r * r
+    q = fma(square, by_pairs(EXP_F32_FAST, r, square), r)
     power = power_of_two(bits, F32)
     far = fma(-power, q, 1.0 - power)
     return or_sign((a > _ERF_CUT).select(far, near), x)
@@ -105,7 +107,8 @@ def sigmoid(x: Lanes) -> Lanes:
     n, bits = round_by_magic(a, -LOG2_E, ahead=F32.bias - 64)
     r = fma(n, F32.ln2[1], fma(n, F32.ln2[0], a))
     t = 2.0 ** -64
-    return t / fma(horner(_EXP_NEGATIVE, r), power_of_two(bits, F32), t)
+    square, power = r * r, power_of_two(bits, F32)
+    return t / fma(fma(square, by_pairs(_EXP_NEGATIVE, r, square), -r), power, power + t)
 
 
 def gate(x: Lanes, y: Lanes) -> Lanes:
