@@ -77,6 +77,8 @@ cbrt = unary("cbrt", np.cbrt, lambda g, y, x: g / (y * y * 3.0))
 
 # --- exponentials and logarithms
 exp = unary("exp", np.exp, lambda g, y, x: g * y, between=(-20, 20))
+decay = unary("decay", lambda x: np.exp(np.minimum(x, 0)),
+              lambda g, y, x: ops.select(ops.lt(x, 0.0), g * y, g * 0.0), between=(-20, 0))
 exp2 = unary("exp2", np.exp2, lambda g, y, x: g * y * math.log(2), between=(-20, 20))
 expm1 = unary("expm1", np.expm1, lambda g, y, x: g * (y + 1.0), between=(-20, 20))
 log = unary("log", np.log, lambda g, y, x: g / x, between=(1e-3, 100))

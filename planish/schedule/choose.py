@@ -5,7 +5,7 @@ reductions unrolled, outer axes shared out among threads, large results streamed
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -105,7 +105,7 @@ def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int], choice: C
         return steps.vectorize(kernel, name, choice.lanes or lanes)
     for name in dict.fromkeys(s.axes[-1].name for s in loops if not s.running):
         jammed = [s for s in loops if s.axes[-1].name == name]
-        lanes = _lanes(kernel, machine, _size(jammed[0].axes[-1], hint))
+        lanes = _lanes(kernel, machine, _size(jammed[0].axes[-1], hint), jammed)
         if _size(jammed[0].axes[-1], hint) < lanes:
             continue
         lanes = choice.lanes or lanes
@@ -164,19 +164,23 @@ def _cut_for_threads(kernel: Kernel, axis: Axis, machine: Machine) -> tuple[Kern
     return kernel, kernel.shared[-1].name
 
 
-def _lanes(kernel: Kernel, machine: Machine, size: int) -> int:
-    """One float32 register's worth; more where long chains of dependent operations leave the units idle (two
-    beside reductions, whose lanes are combined in halves); of bytes only, a whole register."""
+def _lanes(kernel: Kernel, machine: Machine, size: int, loop: Sequence[Stage] = ()) -> int:
+    """One float32 register's worth; four where long chains of dependent operations leave the units idle, two
+    in loops beside such ones; of bytes only, a whole register."""
     widths = {b.dtype.itemsize for b in (*kernel.arguments, *kernel.rows)}
     if widths == {1} and not _computes_wide(kernel):
         return machine.vector_bytes
     if not _has_chains(kernel) or size < machine.lanes * 8:
         return machine.lanes
-    return machine.lanes * 4
+    return machine.lanes * (2 if loop and not any(map(_is_chain, walk(*_values(loop)))) else 4)
 
 
 def _has_chains(kernel: Kernel) -> bool:
-    return any(isinstance(x, Apply) and x.op in TRANSCENDENTAL for x in _scalars(kernel))
+    return any(map(_is_chain, _scalars(kernel)))
+
+
+def _is_chain(scalar: Scalar) -> bool:
+    return isinstance(scalar, Apply) and scalar.op in TRANSCENDENTAL
 
 
 def _computes_wide(kernel: Kernel) -> bool:
@@ -186,8 +190,9 @@ def _computes_wide(kernel: Kernel) -> bool:
 def _unroll(stages: list[Stage], size: int, lanes: int, told: int) -> int:
     if not any(s.combine for s in stages):
         return 1
-    applied = [x.op in TRANSCENDENTAL for s in stages for x in walk(*stage_values(s)) if isinstance(x, Apply)]
-    most = 1 if any(applied) else REDUCE_UNROLL if len(applied) < HEAVY else REDUCE_UNROLL // 2
+    scalars = list(walk(*_values(stages)))
+    work = sum(isinstance(x, Apply) for x in scalars)
+    most = 1 if any(map(_is_chain, scalars)) else REDUCE_UNROLL if work < HEAVY else REDUCE_UNROLL // 2
     wanted = told or most
     while wanted > 1 and size < wanted * lanes:
         wanted //= 2
@@ -294,6 +299,10 @@ def _reads(kernel: Kernel, name: str) -> bool:
 def _loops(kernel: Kernel) -> list[Stage]:
     """The stages that have loops of their own."""
     return [s for s in kernel.stages if isinstance(s, Stage) and s.axes]
+
+
+def _values(stages: Sequence[Stage]) -> list[Scalar]:
+    return [v for s in stages for v in stage_values(s)]
 
 
 def _scalars(kernel: Kernel) -> Iterator[Scalar]:

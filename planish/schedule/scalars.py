@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from planish.ir.node import Node
 from planish.ops.content import ask, unmoved
+from planish.ops.rules import reduced_shape
 from planish.schedule.kernel import Apply, Buffer, Const, Index, Load, Scalar
 from planish.types import (
     BOOL,
@@ -107,7 +108,8 @@ class Scalars:
         this)."""
         if node.op.has("pointwise"):
             args = tuple(self.at(o, broadcast_index(index, o.shape)) for o in node.operands)
-            return Apply(node.op.name, args, node.dtype)
+            is_decay = node.op.name == "exp" and _is_below_its_maximum(node.operands[0])
+            return Apply("decay" if is_decay else node.op.name, args, node.dtype)
         return INDEX_MAPS[node.op.name](self, node, index)
 
     def is_within(self, index: Node, size: Dim) -> bool:
@@ -456,6 +458,17 @@ INDEX_MAPS: dict[str, Callable[[Scalars, Node, Point], Any]] = {
     "take_along": _take_along, "gather_nd": _gather_nd, "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice, "random_bits": _random_bits, "check": _check,
 }
+
+
+def _is_below_its_maximum(node: Node) -> bool:
+    """Whether a node is y - max(y), as what goes into the exp of a softmax: never positive."""
+    if node.op.name != "sub":
+        return False
+    value, most = node.operands
+    kept = most.operands[0] if most.op.name == "broadcast_to" else most
+    maximum = kept.operands[0] if kept.op.name == "reshape" else kept
+    return (maximum.op.name == "reduce_max" and maximum.operands[0] is value
+            and kept.shape == reduced_shape(value.shape, maximum.attributes.axes, True))
 
 
 def has_index_map(node: Node) -> bool:

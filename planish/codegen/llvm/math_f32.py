@@ -12,6 +12,7 @@ from planish.codegen.llvm.math_parts import (
     EXP_F32_FAST,
     F32,
     LOG2_E,
+    decay,
     exp,
     keep_zero,
     log_edges,
@@ -51,6 +52,10 @@ _SIN_LIMIT = 1e5
 
 def exp_fast(x: Lanes) -> Lanes:
     return exp(x, poly=EXP_F32_FAST)
+
+
+def decay_fast(x: Lanes) -> Lanes:
+    return decay(x, poly=EXP_F32_FAST)
 
 
 def log(x: Lanes) -> Lanes:

@@ -48,6 +48,7 @@ F64 = Format(
      0.04166666666666667, 0.1666666666666667, 0.5))
 EXP_F32_FAST = (0.0083124674857, 0.041890256107, 0.16667115688, 0.499992311)
 LOG2_E = 1.4426950408889634
+LIFT = 64  # a power of two that brings every subnormal number into the normal range
 
 
 def format_of(x: Lanes) -> Format:
@@ -87,6 +88,14 @@ def exp(x: Lanes, low: Lanes | None = None, poly: tuple[float, ...] | None = Non
     inside = x.at_least(form.lowest).at_most(form.highest + 0.5 * halve)
     n, q = reduce_exp(inside, low, poly, ahead=2 * form.bias - halve)
     return scale_twice(n, q, form)
+
+
+def decay(x: Lanes, poly: tuple[float, ...] | None = None) -> Lanes:
+    """e^min(x, 0): one power of two, 2^LIFT too large, is a normal number for every result."""
+    form = format_of(x)
+    n, q = reduce_exp(x.at_least(form.lowest).at_most(0.0), poly=poly, ahead=form.bias + LIFT)
+    power = power_of_two(n, form)
+    return fma(power, q, power) * 2.0 ** -LIFT
 
 
 def scale_twice(n: Lanes, q: Lanes, form: Format) -> Lanes:
