@@ -139,3 +139,15 @@ def test_avx512_code_calls_nothing(name: str) -> None:
 
 def test_code_without_fma_calls_nothing_in_a_product() -> None:
     assert count(CALL, hottest(code_for(SSE2, product(FLOAT64, 192, 256, 256)))) == 0
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
+def test_what_a_row_needs_once_is_outside_its_loops(target: Target) -> None:
+    """The square root of a row's variance, and the mean from its sum."""
+    x = input_node("x", TensorType(FLOAT32, (256, 1024)))
+    centred = x - ops.mean(x, axes=(1,), keepdims=True)
+    variance = ops.mean(centred * centred, axes=(1,), keepdims=True)
+    text = code_for(target, Graph((x,), (centred / ops.sqrt(variance + 1e-5),))).assembly()
+    inner = [line for loop in loops(text) for line in loop]
+    assert count("sqrt", text.splitlines()) > 0 and count("sqrt", inner) == 0
+    assert count(r"mulss|fmul\s+s", inner) == 0

@@ -31,3 +31,19 @@ def test_strict_rounds_every_operation(shape):
     strict, default = (compile_graph(graph, Options(numerics=n))(x, w)[0] for n in ("strict", "default"))
     np.testing.assert_array_equal(strict, in_order(x, w))
     np.testing.assert_allclose(default, x.astype(np.float64) @ w, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("keepdims", [True, False])
+def test_exp_of_a_distance_from_a_maximum(axis: int, keepdims: bool) -> None:
+    """Never positive, and taken for that, where the maximum is that of the same row: of a square, the maxima
+    of the rows go with the columns unless they keep their axis."""
+    rng = np.random.default_rng()
+    x = rng.standard_normal((32, 32)).astype(np.float32) * np.float32(60)
+    x[3, 5], x[7] = np.nan, -np.inf
+    reduce_max, exp, sub = map(get_op, ("reduce_max", "exp", "sub"))
+    graph = build_graph(lambda x: exp(sub(x, reduce_max(x, axes=(axis,), keepdims=keepdims))),
+                        TensorType(FLOAT32, x.shape))
+    with np.errstate(all="ignore"):
+        expected = np.exp((x - x.max(axis, keepdims=keepdims)).astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(compile_graph(graph, Options())(x)[0], expected, rtol=3e-7, atol=3e-45)
