@@ -199,15 +199,19 @@ def case_of(graph: Graph, kind: str, sizes: dict[str, int]) -> Case:
 
 
 def run_program(name: str, program: Program, sizes: Sequence[dict[str, int]]) -> None:
-    """The program at all sizes, with buffers at both places and on one and two threads."""
+    """The program at all sizes, with buffers at both places and on one and two threads: it is right, and the
+    same both times."""
     graph = graph_of(program)
     code = code_for(host(), graph, {"N": 40})
     loaded = LoadedCode(link(code.objects()), runtime().provided)
     for values in sizes:
         one = case_of(graph, program[1], values)
+        found = []
         for place, threads in (("end", 1), ("start", 2)):
             print(name, *values.values(), place, flush=True)
-            check(one, run(code, loaded, one, place, threads))
+            found.append(run(code, loaded, one, place, threads))
+        check(one, found[0])
+        assert [a.tobytes() for a in found[0]] == [a.tobytes() for a in found[1]]
 
 
 def run_all() -> None:
