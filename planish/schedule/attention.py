@@ -127,6 +127,7 @@ class Tile:
     length: Dim = 0
     runs: bool = False
     loop: Axis | None = None
+    scale: float = 1.0
     made: dict[str, Buffer] = field(default_factory=dict)
 
     def axis(self, extent: Dim) -> Axis:
@@ -196,6 +197,9 @@ class Tile:
         store = Store(buffer, index, combine if self.runs else "")
         self.w.stage([over], value, FLOAT32, combine=combine, store=store, at=at, inside=self.loop)
 
+    def scaled(self, score: Scalar) -> Scalar:
+        return score if self.scale == 1 else apply("mul", score, Const(self.scale, FLOAT32))
+
     def joined_scores(self) -> Buffer:
         return self.row("scores", *self.pair(self.held, self.rows))
 
@@ -240,7 +244,8 @@ def write_attention(w: Writer, root: Node) -> None:
 # --- before the keys, and after them
 
 def _take_queries(tile: Tile) -> None:
-    """The queries of the tile, scaled; turned where they are lanes."""
+    """The queries of the tile, turned where they are lanes. Scores are scaled where they are read: a backward
+    pass, whose products are scaled too, finds the same. A scale that turns their order is the queries'."""
     depth = tile.node.operands[0].shape[-1]
     a = tile.node.attributes
     assert is_static(depth)
@@ -248,7 +253,11 @@ def _take_queries(tile: Tile) -> None:
     axes, at = tile.queries()
     deep = tile.axis(depth)
     turned = tile.row("turned", *tile.pair(depth, tile.rows))
-    value = apply("mul", tile.query(tile.node.operands[0], at, deep.symbol), Const(scale, FLOAT32))
+    value = tile.query(tile.node.operands[0], at, deep.symbol)
+    if scale > 0:
+        tile.scale = scale
+    else:
+        value = apply("mul", value, Const(scale, FLOAT32))
     tile.put((*axes, deep), turned, tile.pair(deep.symbol, at), value)
 
 
@@ -288,9 +297,12 @@ def _block(tile: Tile) -> None:
     _scores(tile)
     if tile.node.attributes.causal:
         _hide_later_keys(tile)
+    scale = tile.scale
     for k, mask in enumerate(masks_of(tile.node)):
         _mask(tile, mask, f"mask{k}")
+        tile.scale = 1.0
     _weights(tile)
+    tile.scale = scale
     if not is_sums(tile.node):
         _values(tile)
 
@@ -336,7 +348,8 @@ def _mask(tile: Tile, of: Node, name: str) -> None:
         axes, at = tile.queries()
         mask = Load(turned, (c.symbol, at))
     index = tile.pair(c.symbol, at)
-    score, hidden = Load(tile.joined_scores(), index), Const(tile.node.attributes.hidden, FLOAT32)
+    score = tile.scaled(Load(tile.joined_scores(), index))
+    hidden = Const(tile.node.attributes.hidden, FLOAT32)
     value = apply("add", score, mask) if mask.dtype is FLOAT32 else \
         apply("select", mask, score, hidden, dtype=FLOAT32)
     tile.put(tile.nest(c, axes), tile.joined_scores(), index, value)
@@ -353,7 +366,7 @@ def _weights(tile: Tile) -> None:
     c, (axes, at) = tile.axis(tile.length), tile.queries()
     tile.join("maximum", c, axes, top, (at,), Load(scores, tile.pair(c.symbol, at)))
     axes, at = tile.queries()
-    largest = Load(top, (at,))
+    largest = tile.scaled(Load(top, (at,)))
     none = apply("eq", largest, Const(-inf, FLOAT32), dtype=BOOL)
     level = apply("select", none, Const(0.0, FLOAT32), largest, dtype=FLOAT32)
     tile.put(axes, base, (at,), _of_a_number(tile, largest, level, inf))
@@ -361,7 +374,7 @@ def _weights(tile: Tile) -> None:
         _fade(tile, base, total)
     c, (axes, at) = tile.axis(tile.length), tile.queries()
     index = tile.pair(c.symbol, at)
-    score = Load(scores, index)
+    score = tile.scaled(Load(scores, index))
     value = _of_a_number(tile, score, apply("exp", apply("sub", score, Load(base, (at,)))))
     tile.put(tile.nest(c, axes), scores, index, value)
     c, (axes, at) = tile.axis(tile.length), tile.queries()
@@ -380,8 +393,9 @@ def _fade(tile: Tile, base: Buffer, total: Buffer) -> None:
     """What was summed while another score was the largest shrinks."""
     fade, last = tile.row("fade", tile.rows), tile.made["last"]
     axes, at = tile.queries()
-    left = apply("exp", apply("sub", Load(last, (at,)), Load(base, (at,))))
-    tile.put(axes, fade, (at,), _of_a_number(tile, Load(last, (at,)), left))
+    before = tile.scaled(Load(last, (at,)))
+    left = apply("exp", apply("sub", before, Load(base, (at,))))
+    tile.put(axes, fade, (at,), _of_a_number(tile, before, left))
     axes, at = tile.queries()
     tile.put(axes, total, (at,), apply("mul", Load(total, (at,)), Load(fade, (at,))))
     if is_sums(tile.node):

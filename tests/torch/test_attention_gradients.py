@@ -91,3 +91,20 @@ def test_training_scores_once() -> None:
     assert counts == [0, 5]
     assert {"attention", "attention_logsumexp"} <= {n.op.name for n in graphs[0].nodes()}
     assert all("attention" not in n.op.name for n in graphs[1].nodes())
+
+
+@pytest.mark.parametrize("queries", [3, 20])
+def test_weights_of_large_scores(queries: int) -> None:
+    """The weight of a key that outweighs all others is 1 in the gradient too: its score is rounded there as
+    in the forward pass."""
+    q, k = (torch.rand(1, 4, n, 8) * 40 - 20 for n in (queries, 30))
+    v, g = torch.randn(1, 4, 30, 8), torch.randn(1, 4, queries, 8)
+    scores = (q.double() @ k.double().transpose(-1, -2)) / 8**0.5
+    best = scores.topk(2).values
+    certain = best[..., :1] - best[..., 1:] > 30
+    weight = certain * scores.eq(best[..., :1])
+    v.requires_grad_()
+    result = planish.compile(F.scaled_dot_product_attention)(q, k, v)
+    (found,) = torch.autograd.grad(result, v, g * certain)
+    assert certain.any()
+    torch.testing.assert_close(found, weight.float().transpose(-1, -2) @ g, rtol=1e-6, atol=1e-6)

@@ -15,6 +15,7 @@ from planish.ops.rules import ops
 from planish.types import BOOL, FLOAT32, Dim, is_static
 
 LOGSUMEXP = 1  # which result
+FEW = 4  # queries of which the kernel sums scores in another order than the products of the gradient
 
 
 def _scale(call: Call, q: Node, scale: float | None) -> float:
@@ -84,8 +85,9 @@ def flash_attention(
         call.refuse("the fused attention has no dropout")  # torch takes attention with dropout apart
     given, group = _scale(call, q, scale), _group(q, k)
     queries, masks = _grouped(q, group), [] if mask is None else [_grouped(mask, group)]
-    if mask is not None and mask.dtype not in (BOOL, q.dtype):
-        result, sums = _of_scores(_scores(call, queries, k, causal, masks[0], given), v)
+    is_apart = call.uses(LOGSUMEXP) and is_static(q.shape[-2]) and q.shape[-2] <= FEW
+    if is_apart or (mask is not None and mask.dtype not in (BOOL, q.dtype)):
+        result, sums = _of_scores(_scores(call, queries, k, causal, *(masks or [None]), given), v)
     else:
         options: dict[str, Any] = {"scale": given, "causal": causal, "unseen": "zero"}
         keys, values = (x if group == 1 else reshaped(x, (*x.shape[:-2], 1, *x.shape[-2:])) for x in (k, v))
