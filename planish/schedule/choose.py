@@ -48,12 +48,12 @@ def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int],
     if choice.threads is False:
         machine = replace(machine, threads=1)
     if kernel.serial or any(isinstance(s, Sort) for s in kernel.stages):
-        return kernel if kernel.serial else _parallel(kernel, hint, machine)
+        return kernel if kernel.serial else share_out(kernel, hint, machine)
     kernel = _interchange(steps.jam(steps.collapse(kernel)), machine, hint)
     if choice.distribute is not False:
         kernel = distribute(kernel) or kernel
     kernel = _vectorize(kernel, machine, hint, choice)
-    kernel = _parallel(kernel, hint, machine)
+    kernel = share_out(kernel, hint, machine)
     if choice.stream is not False:
         kernel = _stream(kernel, machine, hint)
     return _pipeline(kernel, machine, hint)
@@ -227,7 +227,7 @@ def _access_cost(stride: Dim | None) -> float:
 
 # --- threads
 
-def _parallel(kernel: Kernel, hint: dict[str, int], machine: Machine) -> Kernel:
+def share_out(kernel: Kernel, hint: dict[str, int], machine: Machine) -> Kernel:
     """Share out leading axes until there are points enough, open sizes counted as small as they may be; the
     vector axis only when it stands alone."""
     work = max((prod(hinted(d, hint) for d in b.shape) for b in kernel.arguments), default=0)

@@ -14,7 +14,7 @@ from planish.ir.node import Node
 from planish.schedule.attention import is_attention, schedule_points
 from planish.schedule.buffers import Buffers
 from planish.schedule.choice import ANALYTIC, Choice
-from planish.schedule.choose import schedule_loops
+from planish.schedule.choose import schedule_loops, share_out
 from planish.schedule.contraction import schedule_contraction
 from planish.schedule.control import ControlLowering
 from planish.schedule.fuse import Fused, fuse
@@ -100,18 +100,20 @@ class Lowering:
         return [self.launch(k, buffers) for k in self.scheduled(kernel, buffers)]
 
     def chain(self, cuts: list[Cut], strips: int, buffers: Buffers) -> list[Step]:
-        """A parallel loop over strips of a chain; where one of its kernels turns out to need another before
-        it, the kernels one by one."""
+        """A parallel loop over strips of a chain, after what packs the operands that all strips read whole;
+        where a strip would need to pack its own, the kernels one by one."""
         name = f"{self.new_prefix()}t"
         counter = symbol(name, 0, strips - 1)
         inside = buffers.copy()
         made = [self.scheduled(c.strip(strips, counter, inside), inside, one_thread=True) for c in cuts]
-        if any(len(kernels) > 1 for kernels in made):
+        packing = [kernel for kernels in made for kernel in kernels[:-1]]
+        if any(b.name in inside.slices for kernel in packing for b in kernel.arguments):
             return [s for c in cuts for s in self.launches(c.kernel, buffers)]
         buffers.take(inside)
-        body = tuple(self.launch(kernel, buffers) for kernel, in made)
+        before = [self.launch(share_out(k, self.hint, self.machine), buffers) for k in packing]
+        body = tuple(self.launch(kernels[-1], buffers) for kernels in made)
         self.decisions.append(told(cuts, strips, buffers))
-        return [For(symbols_of(counter)[name], strips, body, parallel=True)]
+        return [*before, For(symbols_of(counter)[name], strips, body, parallel=True)]
 
     def laid_out(self, kernels: list[Kernel], graph: Graph, buffers: Buffers) -> list[Kernel]:
         if "assign_layouts" in self.disable:

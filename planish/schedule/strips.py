@@ -175,16 +175,17 @@ def _moves_otherwise(kernel: Kernel, axis: Axis) -> bool:
 
 
 def _suits(kernel: Kernel, axis: Axis, count: int, buffers: Buffers) -> bool:
-    """Whether a product has enough rows in a strip, and constant weights, which all strips read whole."""
+    """Whether a product has enough rows in a strip, and one operand that all strips read whole: weights."""
     parts = contraction_of(kernel)
     if parts is None:
         return True
-    weights = [x for x in (parts.left, parts.right) if buffers.is_constant(x.buffer)]
-    if len(weights) != 1:
+    names = [{name for d in own_dims(x) for name in symbols_of(d)} for x in (parts.left, parts.right)]
+    whole = [fixed for fixed in names if axis.name not in fixed]
+    if len(whole) != 1:
         return False
-    fixed = {name for d in own_dims(weights[0]) for name in symbols_of(d)}
-    rows = prod(a.extent for a in kernel.shared if a.name not in fixed and is_static(a.extent))
-    return axis.name not in fixed and rows >= LEAST_ROWS * count
+    moving, = (x for x, fixed in zip((parts.left, parts.right), names) if axis.name in fixed)
+    rows = prod(a.extent for a in kernel.shared if a.name not in whole[0] and is_static(a.extent))
+    return not buffers.is_constant(moving.buffer) and rows >= LEAST_ROWS * count
 
 
 def _work(kernel: Kernel) -> int:

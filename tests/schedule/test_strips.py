@@ -79,6 +79,28 @@ def test_a_chain_is_one_parallel_loop() -> None:
     assert np.array_equal(one, other)
 
 
+def given_weights(x: Any, up: Any, down: Any) -> Any:
+    return np.tanh(x @ up.T) @ down.T
+
+
+def test_weights_that_are_arguments_are_packed_before_the_loop() -> None:
+    arrays = random(64, 32), random(48, 32), random(32, 48)
+    made = built(given_weights, *arrays)
+    *packing, loop = made.program.steps
+    assert all(isinstance(s, Launch) and s.kernel.ops == ("pack",) for s in packing) and len(packing) == 2
+    assert isinstance(loop, For) and len(loop.body) == 2
+    verify_program(made.program)
+    y, = interpret_program(made.program, list(arrays), harsh=True)
+    np.testing.assert_allclose(y, given_weights(*arrays), rtol=1e-4, atol=1e-4)
+
+
+def test_a_strip_that_would_prepare_its_own_operand_is_no_chain() -> None:
+    """Rows of float16 are widened by a kernel before, into memory that strips would share."""
+    arrays = [a.astype(np.float16) for a in (random(64, 32), random(48, 32), random(32, 48))]
+    made = built(given_weights, *arrays)
+    assert not loops(made) and any(k.name.endswith("_widen") for k in made.program.kernels)
+
+
 def test_rounds_take_turns_in_equal_pieces_only() -> None:
     """Values of a chain share memory where their pieces are of one size; none shares part of another's."""
     made = built(blocks, random(32, 32))
