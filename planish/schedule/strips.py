@@ -42,6 +42,7 @@ from planish.schedule.rebuild import is_scalar, replace_buffers, substitute_axes
 from planish.types import Dim, TensorType, is_static, symbols_of
 
 LEAST_ROWS = 16       # of a strip of a product: its weights are read once for so many
+MOST_WEIGHTS = 32 << 20  # bytes of weights that are packed before a chain: they are all there until its end
 LEAST_WORK = 1 << 16  # multiply-adds, or points, of a strip that are worth a thread
 
 
@@ -85,7 +86,7 @@ def runs(kernels: Sequence[Kernel | Node], count: int,
     run: list[Cut] = []
     for kernel in kernels:
         cut = None if isinstance(kernel, Node) else cut_of(kernel, count, buffers)
-        if cut is None or not _follows(cut, run, buffers):
+        if cut is None or not _follows(cut, run, buffers) or _weights([*run, cut], buffers) > MOST_WEIGHTS:
             yield from _chain(run, count, buffers)
             run = []
         if cut is None:
@@ -129,6 +130,14 @@ def _follows(cut: Cut, run: Sequence[Cut], buffers: Buffers) -> bool:
     written = {buffers.owner(b.name) for c in run for b in c.kernel.outputs}
     whole = (b.name for b in cut.kernel.inputs if b.name not in cut.cut)
     return written.isdisjoint(map(buffers.owner, whole))
+
+
+def _weights(run: Sequence[Cut], buffers: Buffers) -> int:
+    """Bytes of what the products of a run read whole at each call, which may have to be packed."""
+    products = [c for c in run if contraction_of(c.kernel)]
+    whole = {b.name: b for c in products for b in c.kernel.inputs if b.name not in c.cut}
+    return sum(b.type.size * b.dtype.itemsize for b in whole.values()
+               if is_static(b.type.size) and not buffers.is_constant(b))
 
 
 def cut_of(kernel: Kernel, count: int, buffers: Buffers) -> Cut | None:

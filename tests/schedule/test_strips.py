@@ -11,6 +11,7 @@ import pytest
 import planish
 from planish.errors import VerificationError
 from planish.passes import run_pipeline
+from planish.schedule import strips
 from planish.schedule.buffers import Buffers
 from planish.schedule.build import Built, build_program
 from planish.schedule.interpret import interpret_kernel
@@ -92,6 +93,12 @@ def test_weights_that_are_arguments_are_packed_before_the_loop() -> None:
     verify_program(made.program)
     y, = interpret_program(made.program, list(arrays), harsh=True)
     np.testing.assert_allclose(y, given_weights(*arrays), rtol=1e-4, atol=1e-4)
+
+
+def test_a_chain_ends_where_its_weights_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = random(64, 32), random(48, 32), random(32, 48)
+    monkeypatch.setattr(strips, "MOST_WEIGHTS", arrays[1].nbytes + arrays[2].nbytes - 1)
+    assert not loops(built(given_weights, *arrays))
 
 
 def test_a_strip_that_would_prepare_its_own_operand_is_no_chain() -> None:
