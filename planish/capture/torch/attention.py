@@ -87,7 +87,8 @@ def flash_attention(
     queries, masks = _grouped(q, group), [] if mask is None else [_grouped(mask, group)]
     is_apart = call.uses(LOGSUMEXP) and is_static(q.shape[-2]) and q.shape[-2] <= FEW
     if is_apart or (mask is not None and mask.dtype not in (BOOL, q.dtype)):
-        result, sums = _of_scores(_scores(call, queries, k, causal, *(masks or [None]), given), v)
+        shown = masks[0] if masks else None
+        result, sums = _of_scores(_scores(call, queries, k, causal, shown, given), v)
     else:
         options: dict[str, Any] = {"scale": given, "causal": causal, "unseen": "zero"}
         keys, values = (x if group == 1 else reshaped(x, (*x.shape[:-2], 1, *x.shape[-2:])) for x in (k, v))
