@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from planish.ops.content import Content, evaluate, leaves
-from planish.runtime.kept import Place, place_for, shape_and_dtype
+from planish.runtime.kept import SMALLEST, Place, place_for, shape_and_dtype
 from planish.runtime.packing import ITEMS, LINE, fresh, pack_into
 from planish.runtime.resident import copy_and_leave, leave
 from planish.types import FLOAT32
 
 BATCH = 16 << 20  # bytes of panels that are packed at once
+SMALL = 2 << 20   # bytes up to which an array is kept, wherever it lies: that is chance
 
 
 def arrays_of(contents: Sequence[Content], threads: int, *, keep: bool = True) -> tuple[np.ndarray, ...]:
@@ -26,7 +27,9 @@ def arrays_of(contents: Sequence[Content], threads: int, *, keep: bool = True) -
     _leave(leaves(contents))  # what a compile has looked at
     packs = list(dict.fromkeys(c for c in contents if _is_packed(c)))
     values = {c: c.value for c in contents if c not in packs}
-    moved = [c for c, value in values.items() if not _is_aligned(value) or _is_lent(c, value)]
+    keep = keep and sum(c.nbytes for c in contents) >= SMALLEST
+    moved = [c for c, v in values.items()
+             if not _is_aligned(v) or _is_lent(c, v) or (keep and v.nbytes < SMALL)]
     made = [*packs, *moved]
     values.update(zip(made, _made(packs, moved, threads, place_for(made, threads) if keep else None)))
     for content in made:

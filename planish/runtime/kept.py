@@ -33,7 +33,7 @@ import numpy as np
 from planish.codegen.llvm.version import program_version
 from planish.ir.encoding import EncodingError, encode
 from planish.logs import channel
-from planish.ops.content import Content, dependencies
+from planish.ops.content import Content
 from planish.runtime.cache import Cache, default_cache
 from planish.runtime.digest import digests
 from planish.runtime.packing import LINE
@@ -54,25 +54,37 @@ def place_for(made: Sequence[Content], threads: int) -> Place | None:
     total = sum(_filled(c.nbytes) for c in made)
     if not SMALLEST <= total <= cache.limit // 2 or cache.place("") is None:
         return None
-    order = dependencies(made)
+    order = _sources_first(made)
     places = {one: k for k, one in enumerate(order)}
     try:
         lines = [_line(one, places) for one in order]
     except EncodingError:
         return None
     form = f"{program_version()} {json.dumps([lines, [places[c] for c in made]])}"
-    arrays = [one.value for one in order if _is_array(one)]
-    return Place(cache, form, _digests(arrays, threads), [shape_and_dtype(c) for c in made])
+    arrays = [one.value for one in order if one.derivation is None]
+    return Place(cache, form, arrays, threads, [shape_and_dtype(c) for c in made])
 
 
-def _is_array(content: Content) -> bool:
-    return content.derivation is None or content.has_value
+def _sources_first(contents: Sequence[Content]) -> list[Content]:
+    """The contents and all they are derived from, down to arrays: also behind those whose value somebody has
+    computed, which differs from one process to the next."""
+    order: dict[Content, None] = {}
+    stack = list(contents)[::-1]
+    while stack:
+        one = stack[-1]
+        sources = one.derivation.sources if one.derivation else ()
+        waiting = [] if one in order else [s for s in sources if s not in order]
+        if waiting:
+            stack += waiting[::-1]
+        else:
+            order[stack.pop()] = None
+    return list(order)
 
 
 def _line(content: Content, places: dict[Content, int]) -> list[object]:
-    if content.derivation is None or content.has_value:
-        return [encode(content.type)]
     made = content.derivation
+    if made is None:
+        return [encode(content.type)]
     return [encode(content.type), made.function, encode(made.parameters), [places[s] for s in made.sources]]
 
 
@@ -100,12 +112,16 @@ def _digests(arrays: Sequence[np.ndarray], threads: int) -> list[bytes]:
 
 
 class Place:
-    """The file of certain constants."""
+    """The file of constants of a form that follow from arrays."""
 
-    def __init__(self, cache: Cache, form: str, sources: Sequence[bytes],
+    def __init__(self, cache: Cache, form: str, sources: Sequence[np.ndarray], threads: int,
                  wanted: Sequence[tuple[tuple[int, ...], np.dtype]]):
-        self.cache, self.form, self.wanted = cache, form, wanted
-        self.key = f"constants {hashlib.sha256(form.encode() + b''.join(sources)).hexdigest()}"
+        self.cache, self.form, self.sources, self.wanted = cache, form, sources, wanted
+        self.key = self._key(threads)
+
+    def _key(self, threads: int) -> str:
+        digest = _sha256(self.form.encode() + b"".join(_digests(self.sources, threads)))
+        return f"constants {digest.hex()}"
 
     def find(self, threads: int) -> list[np.ndarray] | None:
         """The constants, read-only, over the mapped file; None where there is none. A damaged one is
@@ -145,6 +161,9 @@ class Place:
     def _write(self, arrays: Sequence[np.ndarray]) -> None:
         path = self.cache.place(self.key)
         if path is None:
+            return
+        if self._key(1) != self.key:  # others may write to the arrays
+            channel("cache").info("%s is not kept: the weights have changed meanwhile", self.key[:22])
             return
         trailer = _TRAILER.pack(_MAGIC, _sha256(self.key.encode()), _boot(), _digest(arrays, 1))
         try:

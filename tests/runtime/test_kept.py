@@ -20,7 +20,8 @@ VIEW = (0, (96, 64), (1, 96), 16, 1)
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "SMALLEST", 1 << 10)
+    for module in (kept, constants):
+        monkeypatch.setattr(module, "SMALLEST", 1 << 10)
     monkeypatch.setattr(kept, "_written", set())
     with knobs.override(cache_dir=str(tmp_path / "cache"), disable_cache=False):
         yield tmp_path / "cache"
@@ -70,6 +71,26 @@ def test_laid_out_once_then_mapped(folder, packings):
     np.testing.assert_array_equal(found[0], pack(VIEW, weights()[0]))
 
 
+def test_found_whatever_has_been_computed_and_wherever_it_lies(folder, packings):
+    for k in range(4):
+        source, bias = Content.of(weights()[0]), Content.of(np.full((1, 96), 2, np.float32))
+        moved = Content.derived("transposed", (1, 0), (source,), source.type.with_shape((96, 64)))
+        column = Content.derived("transposed", (1, 0), (bias,), bias.type.with_shape((96, 1)))
+        if k % 2:
+            assert moved.value.shape == (96, 64)  # as a pass does that looks at it
+        memory = np.zeros(96 * 4 + 128, np.uint8)
+        at = -memory.ctypes.data % 64 + 16 * k
+        place = memory[at:at + 96 * 4].view(np.float32).reshape(96, 1)
+        place[...] = 2
+        column.settle(place)
+        found = arrays_of([packed(moved, 0, (96, 64), (64, 1), 16), column], 2)
+        np.testing.assert_array_equal(found[1], 2)
+        for thread in threading.enumerate():
+            if thread.name == "planish keeps constants":
+                thread.join()
+    assert len(packings) == 1 and len(files(folder)) == 1
+
+
 def test_other_weights_are_other_constants(folder, packings):
     laid_out(weights())
     for k, array in enumerate(changed := weights()):
@@ -116,6 +137,18 @@ def test_another_keys_file_is_not_taken(folder, packings, monkeypatch):
     file.replace(other)
     laid_out(weights(1))
     assert len(packings) == 3
+
+
+def test_not_kept_where_weights_change_meanwhile(folder, monkeypatch):
+    arrays, pack_into = weights(), constants.pack_into
+
+    def changing(*arguments):
+        arrays[0][-1, -1] += 1
+        pack_into(*arguments)
+
+    monkeypatch.setattr(constants, "pack_into", changing)
+    laid_out(arrays)
+    assert not files(folder)
 
 
 def test_a_full_disk_leaves_nothing_behind(folder, packings, monkeypatch):
