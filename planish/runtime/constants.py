@@ -7,7 +7,7 @@ where an earlier process has kept them (`kept.py`).
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -24,7 +24,7 @@ SMALL = 2 << 20   # bytes up to which an array is kept, wherever it lies: that i
 def arrays_of(contents: Sequence[Content], threads: int, *, keep: bool = True) -> tuple[np.ndarray, ...]:
     """The arrays, which derived contents then have as their values. What was laid out for them is kept on
     disk for later processes, unless `keep` is False, and found there."""
-    _leave(leaves(contents))  # what a compile has looked at
+    leave_sources(contents)
     packs = list(dict.fromkeys(c for c in contents if _is_packed(c)))
     values = {c: c.value for c in contents if c not in packs}
     keep = keep and sum(c.nbytes for c in contents) >= SMALLEST
@@ -68,7 +68,7 @@ def _pack(packs: Sequence[Content], targets: Sequence[np.ndarray], threads: int)
     for some in _batches(targets):
         jobs = [(d.parameters, *map(evaluate, d.sources)) for c in packs[some] if (d := c.derivation)]
         pack_into(targets[some], jobs, threads)
-        _leave(leaves(packs[some]))
+        leave_sources(packs[some])
 
 
 def _is_packed(content: Content) -> bool:
@@ -90,6 +90,7 @@ def _batches(targets: Sequence[np.ndarray]) -> Iterator[slice]:
         yield slice(start, len(targets))
 
 
-def _leave(contents: Iterable[Content]) -> None:
-    for content in contents:
+def leave_sources(contents: Sequence[Content]) -> None:
+    """Give back what a compile, or packing, has looked at in mapped files."""
+    for content in leaves(contents):
         leave(content.value)

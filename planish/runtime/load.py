@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
 from planish import types
+from planish.codegen.llvm.emit import start_llvm
 from planish.codegen.llvm.native import NativeCode
 from planish.ops.content import Content
 from planish.runtime.blob import Blob
 from planish.runtime.cache import default_cache, find_blob
-from planish.runtime.constants import arrays_of
+from planish.runtime.constants import arrays_of, leave_sources
 from planish.runtime.link import link
 from planish.runtime.loader import LoadedCode
 from planish.runtime.native import runtime
@@ -33,13 +34,25 @@ def load_program(code: NativeCode, threads: int = 0, *, keep: bool = True) -> tu
     loaded = _known_code(key)
     made = loaded is None
     if loaded is None:
-        blob = link(code.objects())
+        blob = link(_objects(code))
         if keep:
             default_cache().put(key, blob.to_bytes())
         loaded = _load(key, blob)
-        if sum(c.nbytes for c in code.program.contents) >= MODEL:
-            leave_library("llvmlite")
     return assemble(loaded, spec_of(code), code.program.contents, threads, keep=keep), not made
+
+
+def _objects(code: NativeCode) -> list[bytes]:
+    """What LLVM makes of a program; for a model, in little more memory than LLVM needs for it."""
+    contents = code.program.contents
+    if sum(c.nbytes for c in contents) < MODEL:
+        return code.objects()
+    leave_sources(contents)
+    runtime()                   # made by LLVM too, where the cache has none
+    start_llvm()
+    leave_library("llvmlite")   # half of what starting it touches is not needed again
+    objects = code.objects()
+    leave_library("llvmlite")
+    return objects
 
 
 def load_known(key: str, spec: ProgramSpec, contents: Sequence[Content],

@@ -24,12 +24,13 @@ from planish.runtime import cache, digest, entry, memory, openmp, packing, pool,
 from planish.runtime.blob import Blob
 from planish.runtime.link import link
 from planish.runtime.loader import RUNTIME_NAMES, LoadedCode
+from planish.runtime.resident import leave_library
 
 # How long a waiter spins before it sleeps: much longer than a sleeper takes to wake, 15 us on bare metal and
 # more on a virtual CPU. With 50 us a late thread sent the other to sleep, whose waking was late for the next
 # barrier, and a program of many barriers stayed in that state.
 SPIN_SECONDS = 500e-6
-_PROVIDED = ("planish_parallel", "planish_barrier")
+_PROVIDED = ("planish_parallel", "planish_barrier", "planish_claim")
 _METH_FASTCALL, _METH_KEYWORDS = 0x80, 0x02
 
 
@@ -164,8 +165,10 @@ def runtime_blob(machine: str | None = None, head: int = object.__basicsize__) -
 
 
 def _generate(machine: str, head: int) -> Blob:
-    from planish.codegen.llvm.emit import emit_object
+    from planish.codegen.llvm.emit import emit_object, start_llvm
 
+    start_llvm()
+    leave_library("llvmlite")
     triple = pool.WORDS[machine].triple
     modules = (pool.ir(machine), openmp.ir(triple), memory.ir(machine), entry.ir(machine, head),
                tensors.ir(machine, head), packing.ir(triple), digest.ir(triple))

@@ -37,6 +37,7 @@ def ir(triple: str) -> str:
 target triple = "{triple}"
 @planish_openmp = global [{len(NAMES)} x ptr] zeroinitializer, align 8
 declare void @planish_parallel(ptr, ptr, ptr, i64)
+declare void @planish_clear_claims(ptr, i64)
 
 define internal void @member(ptr %job) nounwind {{
 entry:
@@ -80,6 +81,7 @@ region:
   store ptr %body, ptr %body_at, align 8
   store ptr %frame, ptr %frame_at, align 8
   %wanted32 = trunc i64 %wanted to i32
+  call void @planish_clear_claims(ptr %pool, i64 %wanted)
   call void %parallel(ptr @member, ptr %job, i32 %wanted32, i32 0)
   store atomic i32 0, ptr %pool release, align 4
   ret void

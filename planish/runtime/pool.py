@@ -7,6 +7,10 @@ Exports (all addresses of one process-wide pool live in `planish_pool`):
         body(frame, 0, 1): right, not blocked, and serial. So it does when the system gives no more threads.
     planish_barrier(ptr pool, i64 tid, i64 threads)
         Inside a body: no thread passes before all have come. Nothing to do for one thread.
+    planish_claim(ptr pool, i64 launch, i64 owner, i64 total, i1 front) -> i64
+        Inside a body: the next of `total` units of a launch that are `owner`'s (a tid) by right, from their
+        front or from their back; `total` once all are taken. Each is given once. `launch` is below LAUNCHES
+        and tells apart the launches that no barrier stands between.
     planish_start_pool()
         Once per process: after a fork the child's pool is empty and starts its own workers when first used.
 
@@ -44,6 +48,7 @@ ARRIVED, GENERATION, GENERATION_SLEEPERS = 256, 384, 388
 SPINS, LIMIT = 512, 516
 SLOTS, SLOT_BYTES = 1024, 128
 SLEEPING, BODY, FRAME, THREADS, POOL, TID, STARTED = 4, 8, 16, 24, 32, 40, 48
+CLAIMS, LAUNCHES = 64, 8  # a word for each launch: the barriers passed so far, units taken in front, behind
 POOL_BYTES = SLOTS + SLOT_BYTES * MAX_THREADS
 
 # All signals but those a fault in the thread itself raises: SIGILL 4, SIGBUS 7, SIGFPE 8, SIGSEGV 11.
@@ -57,7 +62,8 @@ def ir(machine: str) -> str:
         pool_bytes=POOL_BYTES, pending=PENDING, pending_sleepers=PENDING_SLEEPERS, arrived=ARRIVED,
         generation=GENERATION, generation_sleepers=GENERATION_SLEEPERS, spins=SPINS, limit=LIMIT, slots=SLOTS,
         slot_bytes=SLOT_BYTES, sleeping=SLEEPING, body=BODY, frame=FRAME, threads=THREADS, pool=POOL, tid=TID,
-        started=STARTED, signals=_SIGNALS, slots_bytes=SLOT_BYTES * MAX_THREADS, pause=words.pause)
+        started=STARTED, signals=_SIGNALS, slots_bytes=SLOT_BYTES * MAX_THREADS, pause=words.pause,
+        claims=SLOTS + CLAIMS, claims_bytes=8 * LAUNCHES)
 
 
 # planish_wait_while: return once *word != value. planish_wake: the word has changed, rouse who sleeps.
@@ -218,6 +224,7 @@ hired:
   br label %hire
 begin:
   %threads = phi i64 [%h, %hire], [%h, %hire_one]
+  call void @planish_clear_claims(ptr %pool, i64 %threads)
   %pending = getelementptr i8, ptr %pool, i64 {pending}
   %pending_sleepers = getelementptr i8, ptr %pool, i64 {pending_sleepers}
   %workers = add i64 %threads, -1
@@ -257,6 +264,64 @@ join_wait:
 done:
   store atomic i32 0, ptr %pool release, align 4
   ret void
+}}
+
+; before a region: nothing is claimed. Within it a word of an earlier generation counts as nothing.
+define hidden void @planish_clear_claims(ptr %pool, i64 %threads) nounwind {{
+entry:
+  %claims = getelementptr i8, ptr %pool, i64 {claims}
+  br label %clear
+clear:
+  %i = phi i64 [0, %entry], [%i1, %clear]
+  %offset = mul i64 %i, {slot_bytes}
+  %words = getelementptr i8, ptr %claims, i64 %offset
+  call void @llvm.memset.p0.i64(ptr align 64 %words, i8 0, i64 {claims_bytes}, i1 false)
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %threads
+  br i1 %more, label %clear, label %done
+done:
+  ret void
+}}
+
+; what the units are made of is handed over by barriers: no order but that of the word itself is needed
+define i64 @planish_claim(ptr %pool, i64 %launch, i64 %owner, i64 %total, i1 %front) nounwind {{
+entry:
+  %generation_at = getelementptr i8, ptr %pool, i64 {generation}
+  %generation = load atomic i32, ptr %generation_at monotonic, align 4
+  %wide = zext i32 %generation to i64
+  %tag = shl i64 %wide, 32
+  %claims = getelementptr i8, ptr %pool, i64 {claims}
+  %offset = mul i64 %owner, {slot_bytes}
+  %words = getelementptr i8, ptr %claims, i64 %offset
+  %at = getelementptr i64, ptr %words, i64 %launch
+  %first = load atomic i64, ptr %at monotonic, align 8
+  %step = select i1 %front, i64 65536, i64 1
+  br label %look
+look:
+  %seen = phi i64 [%first, %entry], [%other, %take]
+  %seen_tag = and i64 %seen, -4294967296
+  %is_fresh = icmp eq i64 %seen_tag, %tag
+  %seen_counts = and i64 %seen, 4294967295
+  %counts = select i1 %is_fresh, i64 %seen_counts, i64 0
+  %ahead = lshr i64 %counts, 16
+  %behind = and i64 %counts, 65535
+  %taken = add i64 %ahead, %behind
+  %is_over = icmp sge i64 %taken, %total
+  br i1 %is_over, label %over, label %take
+take:
+  %more = add i64 %counts, %step
+  %new = or i64 %tag, %more
+  %pair = cmpxchg ptr %at, i64 %seen, i64 %new monotonic monotonic
+  %other = extractvalue {{i64, i1}} %pair, 0
+  %ok = extractvalue {{i64, i1}} %pair, 1
+  br i1 %ok, label %mine, label %look
+mine:
+  %left = sub i64 %total, %behind
+  %last = add i64 %left, -1
+  %unit = select i1 %front, i64 %ahead, i64 %last
+  ret i64 %unit
+over:
+  ret i64 %total
 }}
 
 ; the generation is read before arriving: it can't change until this thread has arrived

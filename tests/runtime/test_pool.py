@@ -75,6 +75,63 @@ define void @planish_body(ptr %frame, i64 %tid, i64 %threads) {
   ret void
 }
 """
+# Every thread takes its own 5 units of a launch from the front, then the others' from the back, and counts
+# each one that it gets. In the first launch the last thread begins only when all units are done. After a
+# barrier the same launch again, and another one with no barrier between.
+_CLAIMS = """
+declare i64 @planish_claim(ptr, i64, i64, i64, i1)
+define internal void @launch(ptr %frame, ptr %counts, i64 %number, i64 %tid, i64 %threads) {
+entry:
+  %pool_at = getelementptr i8, ptr %frame, i64 8
+  %pool = load ptr, ptr %pool_at
+  br label %others
+others:
+  %i = phi i64 [0, %entry], [%i1, %next]
+  %far = add i64 %tid, %i
+  %owner = urem i64 %far, %threads
+  %own = icmp eq i64 %i, 0
+  br label %claim
+claim:
+  %unit = call i64 @planish_claim(ptr %pool, i64 %number, i64 %owner, i64 5, i1 %own)
+  %got = icmp slt i64 %unit, 5
+  br i1 %got, label %count, label %next
+count:
+  %row = mul i64 %owner, 5
+  %place = add i64 %row, %unit
+  %at = getelementptr i64, ptr %counts, i64 %place
+  %old = atomicrmw add ptr %at, i64 1 seq_cst
+  %done = atomicrmw add ptr %frame, i64 1 seq_cst
+  br label %claim
+next:
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %threads
+  br i1 %more, label %others, label %end
+end:
+  ret void
+}
+define void @planish_body(ptr %frame, i64 %tid, i64 %threads) {
+entry:
+  %pool_at = getelementptr i8, ptr %frame, i64 8
+  %pool = load ptr, ptr %pool_at
+  %first = getelementptr i64, ptr %frame, i64 64
+  %second = getelementptr i64, ptr %frame, i64 128
+  %third = getelementptr i64, ptr %frame, i64 192
+  %all = mul i64 %threads, 5
+  %last = sub i64 %threads, 1
+  %is_late = icmp eq i64 %tid, %last
+  br i1 %is_late, label %wait, label %work
+wait:
+  %done = load atomic i64, ptr %frame seq_cst, align 8
+  %is_done = icmp eq i64 %done, %all
+  br i1 %is_done, label %work, label %wait
+work:
+  call void @launch(ptr %frame, ptr %first, i64 1, i64 %tid, i64 %threads)
+  call void @planish_barrier(ptr %pool, i64 %tid, i64 %threads)
+  call void @launch(ptr %frame, ptr %second, i64 1, i64 %tid, i64 %threads)
+  call void @launch(ptr %frame, ptr %third, i64 2, i64 %tid, i64 %threads)
+  ret void
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +160,17 @@ def test_no_thread_passes_a_barrier_early(count):
     frame[0], frame[1] = 300, native.runtime().pool
     native.runtime().parallel(code.address("planish_body"), frame.ctypes.data, count)
     assert frame[16] == 0 and frame[8] == 300 * count
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_each_unit_is_claimed_once_also_of_a_late_thread(count):
+    code = native.load(compile_ir(_CLAIMS))
+    for _ in range(20):
+        frame = np.zeros(256, np.int64)
+        frame[1] = native.runtime().pool
+        native.runtime().parallel(code.address("planish_body"), frame.ctypes.data, count)
+        want = [1] * (5 * count) + [0] * (64 - 5 * count)
+        assert [frame[at:at + 64].tolist() for at in (64, 128, 192)] == [want] * 3
 
 
 def test_a_region_in_a_region_is_serial():

@@ -14,6 +14,7 @@ from math import prod
 
 from planish.codegen.llvm import registers
 from planish.codegen.llvm.builder import Builder, Module, Value, vector
+from planish.codegen.llvm.crew import MOST_UNITS, Crew
 from planish.codegen.llvm.expressions import Scope
 from planish.codegen.llvm.loops import LoopWriter, open_function
 from planish.codegen.llvm.tile import TileSums
@@ -25,6 +26,8 @@ from planish.types import Dim, is_static, substitute
 
 GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all rows pass
 PANELS_AT_ONCE = 4       # panels a tile of few rows takes, so that enough accumulators hide the latency
+UNIT_WORK = 1 << 19      # multiply-adds of what a thread claims at a time: some 10 us
+UNITS_OF_GROUP = 6       # bits: units of one group of panels, at most about 64
 HARDLY = 6               # bits: a 64th more work for the busiest thread
 IMAGE_AXES = 3           # axes of rows from which they are the places of images
 LONG_EPILOGUE = 8        # ops from which the epilogue is a loop over the tile's rows, not unrolled
@@ -69,6 +72,7 @@ class TileWriter(LoopWriter):
         self.rows = self.e.dim(self.count(self.m))
         self.overlaps = len(self.m) >= IMAGE_AXES and not is_static(self.count(self.m))
         self.columns = self.e.dim(self.n.extent)
+        self.is_shared = any(a.parallel for a in kernel.shared)
         scalars = (x for s in self.epilogue for x in walk(*stage_values(s)))
         self.long = sum(isinstance(x, Apply) for x in scalars) > LONG_EPILOGUE
         count = self.count(self.m)
@@ -90,7 +94,7 @@ class TileWriter(LoopWriter):
 
     def write(self) -> None:
         b = self.b
-        if not any(a.parallel for a in self.kernel.shared):
+        if not self.is_shared:
             alone = b.when(b.cmp("icmp eq", self.tid, b.i64(0)), "alone")
             self.threads, self.tid = b.i64(1), b.i64(0)
             self.blocks()
@@ -107,9 +111,12 @@ class TileWriter(LoopWriter):
         all_items = b.mul(batches, tiles)
         told = self.told("share", "")
         by_rows = Value("i1", str(told == "rows").lower()) if told else self.pays_by_rows(all_items, panels)
-        first_item, last_item = self.part(all_items, by_rows)
+        if self.is_shared and not self.batch:
+            self.units(tiles, panels, by_rows)
+            return
+        first_item, last_item = self.part(all_items, by_rows, self.tid)
         no = b.bin("xor", by_rows, Value("i1", "true"))
-        first_panel, last_panel = self.part(panels, no)
+        first_panel, last_panel = self.part(panels, no, self.tid)
         items = b.cmp("icmp slt", first_item, last_item)
         busy = b.when(b.bin("and", items, b.cmp("icmp slt", first_panel, last_panel)), "busy")
         first_batch = b.bin("udiv", first_item, tiles)
@@ -121,6 +128,45 @@ class TileWriter(LoopWriter):
                     lambda: self.groups(start, stop, first_panel, last_panel))
         loop.end()
         busy.end()
+
+    def units(self, tiles: Value, panels: Value, by_rows: Value) -> None:
+        """A thread's part in units of some row tiles and one group of panels, group by group."""
+        b, one = self.b, self.b.i64(1)
+        crew = Crew(b, self.tid, self.threads, self.pool, self.launch)
+        by_panels = b.bin("xor", by_rows, Value("i1", "true"))
+        group = self.group()
+        rows_of_one = b.select(by_rows, self.share(tiles), tiles)
+        panels_of_one = b.select(by_panels, self.share(panels), panels)
+        few = self.tiles_in(UNIT_WORK, b.intrinsic("smin", group, panels_of_one))
+        size = b.add(b.intrinsic("smax", few, b.bin("lshr", rows_of_one, b.i64(UNITS_OF_GROUP))), one)
+        most = b.mul(self.ceil_div(panels_of_one, group), self.ceil_div(rows_of_one, size))
+        shares = b.bin("and", crew.shares(), b.cmp("icmp sle", most, b.i64(MOST_UNITS)))
+        size = b.intrinsic("smax", b.select(shares, size, rows_of_one), one)
+
+        def part_of(owner: Value) -> tuple[Value, ...]:
+            return *self.part(tiles, by_rows, owner), *self.part(panels, by_panels, owner)
+
+        def total(owner: Value) -> Value:
+            first, last, first_panel, last_panel = part_of(owner)
+            return b.mul(self.ceil_div(b.bin("sub", last_panel, first_panel), group),
+                         self.ceil_div(b.bin("sub", last, first), size))
+
+        def unit(owner: Value, number: Value) -> None:
+            first, last, first_panel, last_panel = part_of(owner)
+            in_group = self.ceil_div(b.bin("sub", last, first), size)
+            panel = b.add(first_panel, b.mul(b.bin("udiv", number, in_group), group))
+            end = b.intrinsic("smin", b.add(panel, group), last_panel)
+            tile = b.add(first, b.mul(b.bin("urem", number, in_group), size))
+            stop = b.intrinsic("smin", b.add(tile, size), last)
+            self.within({}, lambda: self.row_tiles(tile, stop, panel, end))
+
+        crew.run(shares, total, unit)
+
+    def tiles_in(self, work: int, panels: Value) -> Value:
+        """How many row tiles `work` multiply-adds are enough for, with so many panels."""
+        b = self.b
+        tile = b.mul(b.mul(panels, b.i64(self.width * self.tile.rows)), self.e.dim(self.count(self.k)))
+        return b.bin("udiv", b.i64(work), b.intrinsic("smax", tile, b.i64(1)))
 
     def pays_by_rows(self, tiles: Value, panels: Value) -> Value:
         """Whether the busiest thread has less to do when tiles are shared out than when panels are, or hardly
@@ -144,17 +190,19 @@ class TileWriter(LoopWriter):
         """What a step of the schedule says, where it has it."""
         return next((s.arguments[0] for s in self.kernel.steps if s.name == step), otherwise)
 
-    def ceil_div(self, x: Value, size: int) -> Value:
-        return self.b.bin("udiv", self.b.add(x, self.b.i64(size - 1)), self.b.i64(size))
+    def ceil_div(self, x: Value, size: Value | int) -> Value:
+        b = self.b
+        by = b.i64(size) if isinstance(size, int) else size
+        return b.bin("udiv", b.add(x, b.add(by, b.i64(-1))), by)
 
     def share(self, total: Value) -> Value:
         """How many of `total` things the busiest thread gets."""
         return self.b.bin("udiv", self.b.add(total, self.b.add(self.threads, self.b.i64(-1))), self.threads)
 
-    def part(self, total: Value, shared: Value) -> tuple[Value, Value]:
-        """This thread's range of `total` things if they are shared out, else all of them."""
+    def part(self, total: Value, shared: Value, tid: Value) -> tuple[Value, Value]:
+        """A thread's range of `total` things if they are shared out, else all of them."""
         b, share = self.b, self.share(total)
-        start = b.intrinsic("smin", b.mul(self.tid, share), total)
+        start = b.intrinsic("smin", b.mul(tid, share), total)
         stop = b.intrinsic("smin", b.add(start, share), total)
         return b.select(shared, start, b.i64(0)), b.select(shared, stop, total)
 
@@ -171,6 +219,14 @@ class TileWriter(LoopWriter):
 
     def groups(self, first_tile: Value, last_tile: Value, first_panel: Value, last_panel: Value) -> None:
         """Groups of panels, and in each all row tiles: whole ones, then the rest of the rows."""
+        b, group = self.b, self.group()
+        loop = b.loop(first_panel, last_panel, group, hint="group")
+        end = b.intrinsic("smin", b.add(loop.index, group), last_panel)
+        self.within({}, lambda: self.row_tiles(first_tile, last_tile, loop.index, end))
+        loop.end()
+
+    def group(self) -> Value:
+        """How many panels stay in the second-level cache."""
         b = self.b
         depth = self.e.dim(self.count(self.k))
         bytes_ = b.mul(depth, b.i64(self.width * self.rhs.dtype.itemsize))
@@ -179,10 +235,7 @@ class TileWriter(LoopWriter):
         group = b.intrinsic("smax", fit, b.i64(1))
         if not self.is_tall:
             group = b.mul(self.ceil_div(group, PANELS_AT_ONCE), b.i64(PANELS_AT_ONCE))
-        loop = b.loop(first_panel, last_panel, group, hint="group")
-        end = b.intrinsic("smin", b.add(loop.index, group), last_panel)
-        self.within({}, lambda: self.row_tiles(first_tile, last_tile, loop.index, end))
-        loop.end()
+        return group
 
     def row_tiles(self, first: Value, last: Value, first_panel: Value, last_panel: Value) -> None:
         """Tiles of even heights; where the number of rows is known only at run time, whole tiles, then one

@@ -25,10 +25,22 @@ OBJECT = 16 << 10
 def _llvm() -> Any:
     import llvmlite.binding as llvm
 
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
     return llvm
+
+
+def start_llvm() -> None:
+    """Load LLVM, if it is not loaded yet."""
+    _llvm()
+
+
+@functools.cache
+def _foreign_targets() -> None:
+    """Those of other machines; 10 MB of code that a compile for this one has no use for."""
+    _llvm().initialize_all_targets()
+    _llvm().initialize_all_asmprinters()
 
 
 def emit_object(ir_text: str, triple: str, cpu: str = "", features: str = "", passes: Passes = "lite",
@@ -81,6 +93,8 @@ def _object(texts: Sequence[str], triple: str, cpu: str, features: str, passes: 
 def _optimised(texts: Sequence[str], triple: str, cpu: str, features: str, passes: Passes,
                cg_level: int) -> tuple[Any, Any]:
     module = _parse(texts, triple)
+    if triple.split("-")[0] != _llvm().get_process_triple().split("-")[0]:
+        _foreign_targets()
     machine = _llvm().Target.from_triple(triple).create_target_machine(
         cpu=cpu, features=features, opt=cg_level, reloc="pic", codemodel="small")
     _run_passes(module, machine, passes)

@@ -2,9 +2,10 @@
 
 In: a scheduled kernel without a structured body. Out: a function
 
-    void NAME(ptr buffers..., ptr sizes, i64 tid, i64 threads)
+    void NAME(ptr buffers..., ptr sizes, i64 tid, i64 threads, ptr pool, i64 launch)
 
 whose pointers are the kernel's arguments in order and whose `sizes` is the program's table of run-time sizes.
+`launch` is the number under which threads may claim units of one another's work, -1 where they must not.
 """
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def write_kernel(module: Module, kernel: Kernel, name: str, size_slots: dict[str
 
 def open_function(module: Module, kernel: Kernel, name: str) -> Builder:
     parameters = [(f"ptr {_alias(kernel, p)}".strip(), f"p{i}") for i, p in enumerate(kernel.arguments)]
-    parameters += [("ptr", "sizes"), ("i64", "tid"), ("i64", "threads")]
+    parameters += [("ptr", "sizes"), ("i64", "tid"), ("i64", "threads"), ("ptr", "pool"), ("i64", "launch")]
     return module.function(name, parameters, linkage="hidden")
 
 
@@ -81,7 +82,7 @@ class LoopWriter:
         self.b, self.kernel, self.numerics = b, kernel, numerics
         self.stages = list(kernel.stages)
         self.is_contraction = contraction_of(kernel) is not None
-        sizes, self.tid, threads = b.parameters[-3:]
+        sizes, self.tid, threads, self.pool, self.launch = b.parameters[-5:]
         self.threads = usable_threads(b, kernel, threads)
         pointers = {p.name: v for p, v in zip(kernel.arguments, b.parameters)}
         pointers |= {row.name: self.row_memory(row) for row in kernel.rows}

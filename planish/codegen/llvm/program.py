@@ -36,6 +36,7 @@ from planish.schedule.text import print_kernel
 from planish.types import Dim, is_static
 
 WORTH_A_BARRIER = 1 << 20   # multiply-adds, in a launch of a loop, that are worth one: some 20 us
+LAUNCHES = 8                # between two barriers, whose units threads may claim (runtime/pool.py)
 POINT = 16                  # multiply-adds that take as long as one point of other kernels
 
 
@@ -105,6 +106,8 @@ class _Body:
         self.b, self.names, self.pointers, self.sizes, self.pool = b, names, pointers, sizes, pool
         self.frame, self.tid, self.threads = b.parameters
         self.is_alone = False  # in a round of a parallel loop
+        self.top = {id(step) for step in program.steps}
+        self.launches = 0      # numbered since the last barrier
         self.tail = {id(step) for step in _tail(program.steps)}
         every = list(every_step(program.steps))
         self.failed = Cell(b, "i1") if any(isinstance(s, CheckStep) for s in every) else None
@@ -119,10 +122,12 @@ class _Body:
             waits = isinstance(step, Launch) and step.barrier
             if waits and id(step) not in self.tail and id(step) not in needless:
                 self.barrier()
+                self.launches = 0 if id(step) in self.top else self.launches
 
     def step(self, step: Step) -> None:
         if isinstance(step, Launch):
-            arguments = [*map(self.pointers, step.arguments), self.sizes, self.tid, self.threads]
+            arguments = [*map(self.pointers, step.arguments), self.sizes, self.tid, self.threads, self.pool,
+                         self.b.i64(self.number(step))]
             self.b.call(self.names[id(step.kernel)], "void", arguments)
         elif isinstance(step, CheckStep):
             self.check(step)
@@ -185,6 +190,14 @@ class _Body:
         if id(step) not in self.tail:
             self.barrier()
         return value
+
+    def number(self, step: Launch) -> int:
+        """Under which threads may claim one another's work in a launch: another one for each of those that no
+        barrier stands between; -1 in a region, which may run again, and where none is left."""
+        if id(step) not in self.top or self.launches == LAUNCHES or not is_shared(step.kernel):
+            return -1
+        self.launches += 1
+        return self.launches - 1
 
     def check(self, step: CheckStep) -> None:
         """Thread 0 leaves the code of the first check that fails in the frame."""
