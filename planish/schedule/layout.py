@@ -3,7 +3,8 @@
 In: fused kernels. Out: the same kernels with the buffers of some intermediate values laid out so that a
 contraction can take its constant weights as the packed right operand and store whole vectors (a convolution's
 channels innermost), and so that what is read from there, place by place, is written the same way (padding,
-pooling, a convolution of every channel by itself). Inputs, outputs and values that are also looked at in
+pooling, a convolution of every channel by itself); and what an attention gives as rows of the product that
+reads it, all heads of a query side by side. Inputs, outputs and values that are also looked at in
 another shape keep their row-major order.
 """
 from __future__ import annotations
@@ -14,8 +15,16 @@ from math import prod
 
 from planish.schedule import steps
 from planish.schedule.access import Access, stride_along
+from planish.schedule.attention import is_attention
 from planish.schedule.buffers import Buffers
-from planish.schedule.contraction import Roles, choose_roles, contraction_of, scattered_stores, split_groups
+from planish.schedule.contraction import (
+    Roles,
+    choose_roles,
+    contraction_of,
+    scattered_stores,
+    split_groups,
+    split_sum,
+)
 from planish.schedule.kernel import (
     Axis,
     Buffer,
@@ -42,8 +51,10 @@ def assign_layouts(kernels: list[Kernel], buffers: Buffers, fixed: set[str], hin
     changes."""
     fixed = fixed | set(buffers.views.values()) | set(buffers.constants)
     changed: dict[str, Buffer] = {}
+    attended = {b.name for k in kernels if is_attention(k) for b in k.outputs} - fixed
     for kernel in kernels:
         better = (_better_orders(split_groups(kernel), buffers, fixed, hint)
+                  or _rows_of_heads(split_sum(kernel), buffers, attended, hint)
                   or _followed(kernel, changed, fixed, hint))
         for buffer in better:
             changed[buffer.name] = buffer
@@ -73,6 +84,19 @@ def _better_orders(kernel: Kernel, buffers: Buffers, fixed: set[str], hint: dict
         return []
     orders = [_innermost(s, free) for s in stores]
     return [replace(s.buffer, order=o) for s, o in zip(stores, orders) if o] if all(orders) else []
+
+
+def _rows_of_heads(kernel: Kernel, buffers: Buffers, attended: set[str],
+                   hint: dict[str, int]) -> list[Buffer]:
+    """What an attention gives, where a product sums over its heads and their features: these innermost."""
+    roles = choose_roles(kernel, hint, buffers)
+    if roles is None or roles.lhs.buffer.name not in attended or roles.lhs.buffer.order:
+        return []
+    summed = [k for k, i in enumerate(roles.lhs.index) if set(_names(i)) & set(roles.k)]
+    others = [k for k in range(len(roles.lhs.index)) if k not in summed]
+    order = (*others, *summed)
+    is_clean = all(set(_names(roles.lhs.index[k])) <= set(roles.k) for k in summed)
+    return [replace(roles.lhs.buffer, order=order)] if is_clean and order != tuple(sorted(order)) else []
 
 
 def _innermost(store: Store, roles: Roles) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from planish.compiler import Options, compile_graph
-from planish.ir import Graph, Node, input_node, interpret
+from planish.ir import Graph, Node, constant, input_node, interpret
 from planish.ops.rules import ops
 from planish.ops.samples import random_array
 from planish.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, DType, TensorType, dtype_of, symbol
@@ -274,3 +274,37 @@ def test_parts_in_which_nothing_is_seen(unseen: str) -> None:
     ((4,), 1, 4096), ((), 5, 4096), ((), 1, 4099), ((), 1, 1024)])
 def test_where_parts_do_not_pay(batch: tuple[int, ...], queries: int, keys: int) -> None:
     check(operands(batch, queries, keys, 8, 8))
+
+
+@pytest.mark.parametrize("scale", [2.0 ** -2, 2.0 ** 40])
+def test_numbers_that_queries_and_keys_are_times(scale: float) -> None:
+    """They are the kernel's scale, unless they are so large or small that a product of them may be none."""
+    rng = np.random.default_rng()
+    arrays = [rng.normal(size=(3, 20, 8)).astype(np.float32) for _ in range(3)]
+    q, k, v = (input_node(n, TensorType(FLOAT32, (3, 20, 8))) for n in "qkv")
+    scores = ops.matmul(q * np.float32(scale), ops.transpose(k * np.float32(1 / 3), axes=(0, 2, 1)))
+    graph = Graph((q, k, v), (ops.matmul(ops.softmax(scores, axis=2), v),))
+    compiled = compile_graph(graph)
+    expected, = interpret(graph, arrays, precision="float64")
+    np.testing.assert_allclose(compiled(*arrays)[0], expected, rtol=1e-5, atol=1e-6)
+    attention = next(n for n in compiled.optimized.nodes() if n.op.name == "attention")
+    alone = [n.op.name for n in compiled.optimized.nodes() if n.op.name == "mul"]
+    if scale == 2.0 ** 40:
+        assert alone == ["mul"]
+    else:
+        assert alone == [] and attention.attributes.scale == pytest.approx(scale / 3)
+
+
+def test_heads_side_by_side_for_the_product_that_sums_over_them() -> None:
+    """What the attention gives lies [queries, heads, features]: a row of the product is one stretch."""
+    rng = np.random.default_rng()
+    w = constant((rng.normal(size=(3 * 16, 40)) / 7).astype(np.float32))
+    arrays = [rng.normal(size=(1, 3, 20, 16)).astype(np.float32) for _ in range(3)]
+    inputs = tuple(input_node(n, TensorType(FLOAT32, (1, 3, 20, 16))) for n in "qkv")
+    heads = ops.transpose(ops.attention(*inputs), axes=(0, 2, 1, 3))
+    graph = Graph(inputs, (ops.matmul(ops.reshape(heads, shape=(20, 48)), w),))
+    compiled = compile_graph(graph)
+    attention, product = compiled.built.program.kernels
+    assert attention.outputs[0].order == product.inputs[0].order == (0, 2, 1, 3)
+    expected, = interpret(graph, arrays, precision="float64")
+    np.testing.assert_allclose(compiled(*arrays)[0], expected, rtol=1e-5, atol=1e-6)

@@ -20,6 +20,7 @@ from planish.rewrite.pattern import uniform_value, variables
 from planish.rewrite.rule import Match, rule
 from planish.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, DType, TensorType, is_static
 
+SCALES = 2.0**-30, 2.0**30  # of queries or keys, which become one: what is scaled stays a number
 MOST_FEATURES = 256  # of a query or a value: what a tile keeps of them is on the stack
 
 x, v = variables("x v")
@@ -121,12 +122,22 @@ def _attention(match: Match) -> Node | str:
     axes = (q.ndim, len(first.lhs_contract), len(first.lhs_batch))
     if q.dtype is not FLOAT32 or axes != (rank, 1, rank - 2):
         return "the scores are not products of one axis"
+    (q, one), (k, other) = _unscaled(q), _unscaled(k)
     operands = (_in_order(q, first.lhs_batch, first.lhs_contract[0], last=True),
                 _in_order(k, first.rhs_batch, first.rhs_contract[0], last=True),
                 _in_order(match.v, last.rhs_batch, last.rhs_contract[0], last=False))
     unseen = "zero_nan" if "numbers" in match.bound else "nan"
-    return ops.attention(operands[0], *map(_narrowed, operands[1:]), *scores.masks, scale=first.alpha,
-                         hidden=scores.hidden, unseen=unseen)
+    return ops.attention(operands[0], *map(_narrowed, operands[1:]), *scores.masks,
+                         scale=first.alpha * one * other, hidden=scores.hidden, unseen=unseen)
+
+
+def _unscaled(node: Node) -> tuple[Node, float]:
+    """Queries or keys without a number that they are times, and that number: the kernel scales the queries as
+    it takes them."""
+    number = uniform_value(node.operands[1]) if node.op.name == "mul" else None
+    if number is None or node.operands[0].shape != node.shape or not SCALES[0] <= abs(number) <= SCALES[1]:
+        return node, 1.0
+    return node.operands[0], float(number)
 
 
 def _in_order(node: Node, batch: tuple[int, ...], contracted: int, *, last: bool) -> Node:
@@ -158,6 +169,8 @@ def _example(rng: np.random.Generator, dtype: DType, *, numbers: bool = False) -
     shapes = ((s, b, d), (t, b, d), (t, b, e)) if turned else ((b, s, d), (b, t, d), (b, t, e))
     q, k, values = (input_node(n, TensorType(dtype, shape)) for n, shape in zip("qkv", shapes))
     at = (1,) if turned else (0,)
+    if rng.random() < 0.5:  # as exporters write it: both by the root of the scale
+        q, k = (x * constant(np.float32(0.75), dtype) for x in (q, k))
     scores = ops.dot_general(q, k, lhs_contract=(2,), rhs_contract=(2,), lhs_batch=at, rhs_batch=at,
                              alpha=0.5)
     kind = int(rng.integers(4))
