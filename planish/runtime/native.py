@@ -165,14 +165,14 @@ def runtime_blob(machine: str | None = None, head: int = object.__basicsize__) -
 
 
 def _generate(machine: str, head: int) -> Blob:
-    from planish.codegen.llvm.emit import emit_object, start_llvm
+    from planish.codegen.llvm.emit import emit_each, start_llvm
 
     start_llvm()
     leave_library("llvmlite")
     triple = pool.WORDS[machine].triple
-    modules = (pool.ir(machine), openmp.ir(triple), memory.ir(machine), entry.ir(machine, head),
-               tensors.ir(machine, head), packing.ir(triple), digest.ir(triple))
-    return link([emit_object(text, triple, passes="full") for text in modules])
+    modules = (packing.ir(triple), tensors.ir(machine, head), pool.ir(machine), entry.ir(machine, head),
+               memory.ir(machine), digest.ir(triple), openmp.ir(triple))   # the longest to compile first
+    return link(emit_each(modules, triple, "full"))
 
 
 def _numpy_table() -> ctypes.Array[ctypes.c_void_p]:

@@ -51,6 +51,13 @@ def emit_object(ir_text: str, triple: str, cpu: str = "", features: str = "", pa
     return _object([ir_text], triple, cpu, features, passes, cg_level)
 
 
+def emit_each(texts: Sequence[str], triple: str, passes: Passes) -> list[bytes]:
+    """The object of each module, for any CPU of its kind; compiled on all CPUs here."""
+    _llvm()
+    with ThreadPoolExecutor(usable_cpus()) as pool:
+        return list(pool.map(lambda text: emit_object(text, triple, passes=passes), texts))
+
+
 def emit_assembly(ir_text: str, triple: str, cpu: str = "", features: str = "", passes: Passes = "lite",
                   cg_level: int = 2) -> str:
     """The assembly text of a module; arguments as `emit_object`."""
