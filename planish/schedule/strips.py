@@ -44,6 +44,7 @@ from planish.types import Dim, TensorType, is_static, symbols_of
 LEAST_ROWS = 16       # of a strip of a product: its weights are read once for so many
 MOST_WEIGHTS = 32 << 20  # bytes of weights that are packed before a chain: they are all there until its end
 LEAST_WORK = 1 << 16  # multiply-adds, or points, of a strip that are worth a thread
+MOST_WORK = 1 << 22   # multiply-adds of a strip of a product of constants: 0.1 ms, beside which a barrier is little
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,8 @@ def _moves_otherwise(kernel: Kernel, axis: Axis) -> bool:
 
 
 def _suits(kernel: Kernel, axis: Axis, count: int, buffers: Buffers) -> bool:
-    """Whether a product has enough rows in a strip, and one operand that all strips read whole: weights."""
+    """Whether a product has enough rows in a strip, and one operand that all strips read whole: weights. In a
+    large product of constant weights threads rather take over one another's units."""
     parts = contraction_of(kernel)
     if parts is None:
         return True
@@ -192,7 +194,10 @@ def _suits(kernel: Kernel, axis: Axis, count: int, buffers: Buffers) -> bool:
     whole = [fixed for fixed in names if axis.name not in fixed]
     if len(whole) != 1:
         return False
-    moving, = (x for x, fixed in zip((parts.left, parts.right), names) if axis.name in fixed)
+    moves_left = axis.name in names[0]
+    moving, weights = (parts.left, parts.right) if moves_left else (parts.right, parts.left)
+    if buffers.is_constant(weights.buffer) and _work(kernel) > MOST_WORK * count:
+        return False
     rows = prod(a.extent for a in kernel.shared if a.name not in whole[0] and is_static(a.extent))
     return not buffers.is_constant(moving.buffer) and rows >= LEAST_ROWS * count
 

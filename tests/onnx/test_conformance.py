@@ -1,7 +1,7 @@
 """The conformance suite of the package onnx through the session: what is not listed as refused passes.
 
-Here nearly a fourth of the cases run, each at one optimisation level. `make conformance`, which every change must
-pass too, runs all of them at every level, and holds the list to be exact. When it is not:
+Here nearly a fourth of the cases run, each at one optimisation level. `make conformance`, which every change
+must pass too, runs all of them at every level, and holds the list to be exact. When it is not:
 `python -m tests.onnx.conformance`.
 """
 from __future__ import annotations
