@@ -44,7 +44,7 @@ from planish.types import Dim, TensorType, is_static, symbols_of
 LEAST_ROWS = 16       # of a strip of a product: its weights are read once for so many
 MOST_WEIGHTS = 32 << 20  # bytes of weights that are packed before a chain: they are all there until its end
 LEAST_WORK = 1 << 16  # multiply-adds, or points, of a strip that are worth a thread
-MOST_WORK = 1 << 22   # multiply-adds of a strip of a product of constants: 0.1 ms, beside which a barrier is little
+MOST_WORK = 1 << 22   # multiply-adds of a strip of a product of constants: beside it a barrier is little
 
 
 @dataclass(frozen=True)
