@@ -101,6 +101,12 @@ def test_a_chain_ends_where_its_weights_are_large(monkeypatch: pytest.MonkeyPatc
     assert not loops(built(given_weights, *arrays))
 
 
+def test_large_products_of_constants_are_no_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert loops(built(blocks, random(64, 32)))
+    monkeypatch.setattr(strips, "MOST_WORK", 1 << 10)
+    assert not loops(built(blocks, random(64, 32)))
+
+
 def test_a_strip_that_would_prepare_its_own_operand_is_no_chain() -> None:
     """Rows of float16 are widened by a kernel before, into memory that strips would share."""
     arrays = [a.astype(np.float16) for a in (random(64, 32), random(48, 32), random(32, 48))]
