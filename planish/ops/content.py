@@ -193,13 +193,15 @@ def evaluate(content: Content) -> np.ndarray:
     return values[content]
 
 
-def dependencies(contents: Sequence[Content]) -> list[Content]:
-    """The contents and all they are derived from, sources first; what has a value is not looked behind."""
+def dependencies(contents: Sequence[Content], *, behind_values: bool = False) -> list[Content]:
+    """The contents and all they are derived from, sources first. What has a value is looked behind only with
+    `behind_values`: which have one differs from one process to the next."""
     order: dict[Content, None] = {}
     stack = list(contents)[::-1]
     while stack:
         one = stack[-1]
-        sources = one.derivation.sources if one.derivation and not one.has_value else ()
+        made = one.derivation if behind_values or not one.has_value else None
+        sources = made.sources if made else ()
         waiting = [] if one in order else [s for s in sources if s not in order]
         if waiting:
             stack += waiting[::-1]

@@ -33,7 +33,7 @@ import numpy as np
 from planish.codegen.llvm.version import program_version
 from planish.ir.encoding import EncodingError, encode
 from planish.logs import channel
-from planish.ops.content import Content
+from planish.ops.content import Content, dependencies
 from planish.runtime.cache import Cache, default_cache
 from planish.runtime.digest import digests
 from planish.runtime.packing import LINE
@@ -54,7 +54,7 @@ def place_for(made: Sequence[Content], threads: int) -> Place | None:
     total = sum(_filled(c.nbytes) for c in made)
     if not SMALLEST <= total <= cache.limit // 2 or cache.place("") is None:
         return None
-    order = _sources_first(made)
+    order = dependencies(made, behind_values=True)
     places = {one: k for k, one in enumerate(order)}
     try:
         lines = [_line(one, places) for one in order]
@@ -63,22 +63,6 @@ def place_for(made: Sequence[Content], threads: int) -> Place | None:
     form = f"{program_version()} {json.dumps([lines, [places[c] for c in made]])}"
     arrays = [one.value for one in order if one.derivation is None]
     return Place(cache, form, arrays, threads, [shape_and_dtype(c) for c in made])
-
-
-def _sources_first(contents: Sequence[Content]) -> list[Content]:
-    """The contents and all they are derived from, down to arrays: also behind those whose value somebody has
-    computed, which differs from one process to the next."""
-    order: dict[Content, None] = {}
-    stack = list(contents)[::-1]
-    while stack:
-        one = stack[-1]
-        sources = one.derivation.sources if one.derivation else ()
-        waiting = [] if one in order else [s for s in sources if s not in order]
-        if waiting:
-            stack += waiting[::-1]
-        else:
-            order[stack.pop()] = None
-    return list(order)
 
 
 def _line(content: Content, places: dict[Content, int]) -> list[object]:
