@@ -17,14 +17,6 @@ from planish.schedule import steps
 from planish.schedule.access import Access, stride_along
 from planish.schedule.attention import is_attention
 from planish.schedule.buffers import Buffers
-from planish.schedule.contraction import (
-    Roles,
-    choose_roles,
-    contraction_of,
-    scattered_stores,
-    split_groups,
-    split_sum,
-)
 from planish.schedule.kernel import (
     Axis,
     Buffer,
@@ -41,6 +33,14 @@ from planish.schedule.kernel import (
 from planish.schedule.kernel import stage_values as values_of
 from planish.schedule.packing import transposed
 from planish.schedule.rebuild import Rebuilder, rebuild_kernel, replace_buffers
+from planish.schedule.roles import (
+    Roles,
+    choose_roles,
+    contraction_of,
+    scattered_stores,
+    split_groups,
+    split_sum,
+)
 from planish.schedule.scalars import hinted, is_dim
 from planish.types import Dim, is_static, symbols_of
 

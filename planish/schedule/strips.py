@@ -26,7 +26,6 @@ from planish.ir.node import Node
 from planish.schedule.access import Access, kernel_accesses
 from planish.schedule.attention import is_attention
 from planish.schedule.buffers import Buffers
-from planish.schedule.contraction import contraction_of
 from planish.schedule.kernel import (
     Axis,
     Buffer,
@@ -39,6 +38,7 @@ from planish.schedule.kernel import (
     walk,
 )
 from planish.schedule.rebuild import is_scalar, replace_buffers, substitute_axes
+from planish.schedule.roles import contraction_of
 from planish.types import Dim, TensorType, is_static, symbols_of
 
 LEAST_ROWS = 16       # of a strip of a product: its weights are read once for so many

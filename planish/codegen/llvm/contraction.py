@@ -19,8 +19,8 @@ from planish.codegen.llvm.expressions import Scope
 from planish.codegen.llvm.loops import LoopWriter, open_function
 from planish.codegen.llvm.tile import TileSums
 from planish.schedule.access import Access, stride_along
-from planish.schedule.contraction import contraction_of
 from planish.schedule.kernel import Apply, Axis, Kernel, Load, own_dims, stage_values, walk
+from planish.schedule.roles import contraction_of
 from planish.schedule.steps import even_size
 from planish.types import Dim, is_static, substitute
 

@@ -21,7 +21,6 @@ from planish.codegen.llvm.expressions import Expressions, Scope
 from planish.codegen.llvm.places import side_by_side, written_out
 from planish.codegen.llvm.points import write_points
 from planish.codegen.llvm.sorting import usable_threads, write_sort
-from planish.schedule.contraction import contraction_of
 from planish.schedule.kernel import (
     Apply,
     Axis,
@@ -37,6 +36,7 @@ from planish.schedule.kernel import (
     walk,
 )
 from planish.schedule.nests import identity
+from planish.schedule.roles import contraction_of
 from planish.schedule.steps import even_size, streamed
 from planish.types import Dim, is_static
 

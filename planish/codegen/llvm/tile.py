@@ -17,8 +17,8 @@ from planish.codegen.llvm import registers
 from planish.codegen.llvm.builder import Builder, Value, mangle, vector
 from planish.codegen.llvm.expressions import Expressions
 from planish.schedule.access import Access, stride_along
-from planish.schedule.contraction import contraction_of
 from planish.schedule.kernel import Axis, Kernel, Load
+from planish.schedule.roles import contraction_of
 from planish.types import INT16, Dim, is_static
 
 FEW_ROWS = 2        # rows of a tile up to which a right operand in place is read faster than it is used

@@ -1,0 +1,268 @@
+"""Panels: operands of a contraction laid out anew, so that its tiles read them side by side.
+
+In: a contraction and its roles. Out: the kernel that reads the new layout, and the kernels that make it. The
+right operand is packed into panels `[panel, k, lane]` of the tile's width: at compile time when it is
+constant, else by a kernel of its own. A large left operand that lies along m, not k, is packed into panels
+too. Narrow floats on the left are widened once, before.
+
+Products of int16 summed in int32 (quantised bytes less their zero points) are taken in pairs along the last
+axis of k, for which machines have an instruction: the panels are `[panel, k / 2, lane, 2]`, the last pair
+filled up with 0. Constants that fit are bytes in the panels, which are widened as they are loaded.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from planish.ops.content import Content, ask
+from planish.schedule import packing, steps
+from planish.schedule.access import Access, stride_along
+from planish.schedule.buffers import Buffers
+from planish.schedule.choose import schedule_loops
+from planish.schedule.kernel import (
+    Apply,
+    Axis,
+    Buffer,
+    Const,
+    Index,
+    Kernel,
+    Load,
+    Scalar,
+    Stage,
+    Step,
+    Store,
+    own_dims,
+    stage_axes,
+    stage_values,
+    walk,
+)
+from planish.schedule.machine import Machine
+from planish.schedule.roles import Roles, axes_of, contraction_of, is_contiguous, rows_of, width_of
+from planish.schedule.scalars import apply, both, cast_to, hinted
+from planish.types import (
+    BOOL,
+    FLOAT32,
+    INT8,
+    INT16,
+    Dim,
+    TensorType,
+    is_static,
+    substitute,
+    symbols_of,
+)
+from planish.types.dim import minimum
+
+# Operands packed though they could be read in place: uses of each element, and bytes that one walk along k
+# crosses, above which caches and page tables don't keep up
+SPREAD_RIGHT = 16, 1 << 18
+SPREAD_LEFT = 64, 1 << 16
+
+PANELS_SIDE_BY_SIDE = 4  # filled at once from one row
+
+
+def multiplying(kernel: Kernel, lhs: Load, rhs: Load) -> Kernel:
+    """The kernel summing lhs * rhs, in this order."""
+    first, *rest = kernel.stages
+    assert isinstance(first, Stage)
+    factors = tuple(cast_to(x, first.dtype) for x in (lhs, rhs))
+    return replace(kernel, stages=(replace(first, value=Apply("mul", factors, first.dtype)), *rest))
+
+
+def repays_packing(kernel: Kernel, roles: Roles, hint: dict[str, int]) -> bool:
+    """Whether a right operand that could be read in place is packed: a panel of it is spread over much memory
+    and meets many rows."""
+    uses, bytes_ = SPREAD_RIGHT
+    is_spread = rows_of(kernel, roles, hint) >= uses and _spread(kernel, roles.rhs, roles.k, hint) > bytes_
+    return is_spread and not _is_window(roles.rhs, roles.k)
+
+
+def lies_along(kernel: Kernel, roles: Roles, buffers: Buffers, hint: dict[str, int]) -> str | None:
+    """The axis m along which the left operand lies, where panels of it repay: it does not lie along k, is
+    spread over much memory and meets many columns."""
+    load = roles.lhs
+    along = [a for a in roles.m if stride_along(Access(load.buffer, load.index), a) == 1]
+    along_k = any(stride_along(Access(load.buffer, load.index), a) == 1 for a in roles.k)
+    if not along or along_k or load.dtype in (INT8, INT16) or buffers.is_constant(load.buffer):
+        return None
+    uses, bytes_ = SPREAD_LEFT
+    repays = width_of(kernel, roles, hint) >= uses and _spread(kernel, load, roles.k, hint) > bytes_
+    return along[0] if repays and not _is_window(load, roles.k) else None
+
+
+def _is_window(load: Load, k: Sequence[str]) -> bool:
+    """Whether an operand is an image under a moving window, whose elements panels would repeat."""
+    return any(set(k) & names and names - set(k) for names in map(set, map(symbols_of, own_dims(load))))
+
+
+def _spread(kernel: Kernel, load: Load, k: Sequence[str], hint: dict[str, int]) -> int:
+    """Bytes between the first and the last element along k."""
+    extent = {a.name: hinted(a.extent, hint) for a in stage_axes(kernel.stages[0])}
+    steps_ = {a: stride_along(Access(load.buffer, load.index), a) for a in k}
+    return sum(extent[a] * hinted(d, hint) for a, d in steps_.items() if d is not None) * load.dtype.itemsize
+
+
+def packed_left(kernel: Kernel, roles: Roles, m: str, width: int, buffers: Buffers,
+                machine: Machine, hint: dict[str, int]) -> tuple[Kernel, Roles, list[Kernel]]:
+    """The kernel with its left operand in panels `[m / width, k, m % width]`, as the right one is packed, and
+    the kernel that packs it."""
+    first = kernel.stages[0]
+    assert isinstance(first, Stage)
+    source, used, extent = roles.lhs.buffer, axes_of(roles.lhs), _extents(kernel)
+    batch = tuple(a for a in (*roles.batch, *roles.m) if a in used and a != m)
+    shape = ((extent[m] + width - 1) // width, *(extent[a] for a in roles.k), width)
+    panels = buffers.add(Buffer(f"{source.name}_panels{len(buffers.scratch)}",
+                                TensorType(first.dtype, (*(extent[a] for a in batch), *shape))))
+    mirrored = replace(roles, n=m, rhs=roles.lhs)
+    packing = _pack_kernel(f"{kernel.name}_left", mirrored, batch, panels, extent, width, 1)
+    at = {a.name: a.symbol for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
+    index = (*(at[a] for a in batch), at[m] // width, *(at[a] for a in roles.k), at[m] % width)
+    roles = replace(roles, lhs=Load(panels, index))
+    inputs = tuple(dict.fromkeys((panels, roles.rhs.buffer, *_still_read(kernel, roles))))
+    kernel = replace(multiplying(kernel, roles.lhs, roles.rhs), inputs=inputs)
+    kernel = kernel.with_step(Step("pack", (panels.name, width)))
+    return kernel, roles, [schedule_loops(packing, machine, hint)]
+
+
+def widened_left(kernel: Kernel, roles: Roles, buffers: Buffers, machine: Machine,
+                 hint: dict[str, int]) -> tuple[Kernel, Roles, list[Kernel]]:
+    """The kernel reading its left operand as float32, and the kernel that makes it so: each of its numbers is
+    read once for every panel."""
+    narrow = roles.lhs.buffer
+    wide = buffers.add(replace(narrow, name=f"{narrow.name}_wide{len(buffers.scratch)}",
+                               type=TensorType(FLOAT32, narrow.shape)))
+    axes = [Axis(f"s{i}", d) for i, d in enumerate(narrow.shape)]
+    index = tuple(0 if a.extent == 1 else a.symbol for a in axes)
+    stage = Stage("t0", (), cast_to(Load(narrow, index), FLOAT32), FLOAT32, store=Store(wide, index))
+    shared = tuple(a for a in axes if a.extent != 1)
+    widening = Kernel(f"{kernel.name}_widen", shared, (stage,), (narrow,), (wide,), ops=("cast",))
+    roles = replace(roles, lhs=replace(roles.lhs, buffer=wide))
+    still = _still_read(kernel, roles)
+    kernel = replace(multiplying(kernel, roles.lhs, roles.rhs),
+                     inputs=tuple(dict.fromkeys((wide, *still, roles.rhs.buffer))))
+    return kernel, roles, [schedule_loops(widening, machine, hint)]
+
+
+def packed_right(kernel: Kernel, roles: Roles, width: int, buffers: Buffers, machine: Machine,
+                 hint: dict[str, int], disable: frozenset[str]) -> tuple[Kernel, list[Kernel]]:
+    """The kernel over packed panels, and the kernel that packs them when they are not constant."""
+    used, extent = axes_of(roles.rhs), _extents(kernel)
+    batch = tuple(a for a in roles.batch if a in used)
+    parts = contraction_of(kernel)
+    assert parts is not None
+    pair = 2 if parts.in_pairs else 1
+    panels = (extent[roles.n] + width - 1) // width
+    *outer, deepest = (extent[a] for a in roles.k)
+    source = roles.rhs.buffer
+    content = buffers.constants.get(buffers.owner(source.name))
+    groups = _groups_in_panels(roles, batch, extent, width)
+    prepacked = content is not None and groups > 0 and "prepack" not in disable
+    leading = (groups * panels,) if prepacked else (*(extent[a] for a in batch), panels)
+    shape = (*leading, *outer, *_panel_row(deepest, width, pair))
+    # What is packed anew is widened on the way; constants stay as narrow as they are, for memory is slower.
+    if content is not None and prepacked and parts.in_pairs and ask("fit_bytes", content):
+        content = packing.as_bytes(content)
+    dtype = content.type.dtype if content is not None and prepacked else \
+        source.dtype if parts.in_pairs else parts.sum.dtype
+    packed = Buffer(f"{source.name}_panels{len(buffers.scratch)}", TensorType(dtype, shape))
+    if content is not None and prepacked:
+        columns = {roles.n: groups * extent[roles.n]}
+        buffers.add(packed, packed_content(content, roles, extent | columns, width, pair))
+        before = []
+    else:
+        buffers.add(packed)
+        kernel_of_packing = _pack_kernel(kernel.name, roles, batch, packed, extent, width, pair)
+        before = [schedule_loops(kernel_of_packing, machine, hint)]
+    n = next(a for a in kernel.shared if a.name == roles.n).symbol
+    at = {a.name: a.symbol for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
+    *outer, deepest = (at[a] for a in roles.k)
+    place = (deepest, n % width) if pair == 1 else (deepest // pair, n % width, deepest % pair)
+    group = [at[a] for a in batch]
+    leading = (sum(group, 0) * panels + n // width,) if prepacked else (*group, n // width)
+    index = (*leading, *outer, *place)
+    inputs = tuple(dict.fromkeys(b for b in (*_still_read(kernel, roles), packed)))
+    kernel = replace(multiplying(kernel, roles.lhs, Load(packed, index)), inputs=inputs)
+    return kernel.with_step(Step("pack", (packed.name, width))), before
+
+
+def _extents(kernel: Kernel) -> dict[str, Dim]:
+    return {a.name: a.extent for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
+
+
+def _groups_in_panels(roles: Roles, batch: tuple[str, ...], extent: dict[str, Dim], width: int) -> int:
+    """How many groups of whole panels the right operand has, one after another along its columns; 0 where it
+    is not like that."""
+    if not batch:
+        return 1
+    access = Access(roles.rhs.buffer, roles.rhs.index)
+    columns, groups = extent[roles.n], extent[batch[0]]
+    if len(batch) > 1 or not is_static(groups) or not is_static(columns) or columns % width:
+        return 0
+    stride = stride_along(access, roles.n)
+    return groups if stride is not None and stride_along(access, batch[0]) == columns * stride else 0
+
+
+def _panel_row(depth: Dim, width: int, pair: int) -> tuple[Dim, ...]:
+    """The last axes of a panel: steps of k, lanes, and the elements of a pair."""
+    return (depth, width) if pair == 1 else ((depth + pair - 1) // pair, width, pair)
+
+
+def _still_read(kernel: Kernel, roles: Roles) -> list[Buffer]:
+    rest = [x.buffer for s in kernel.stages[1:] for x in walk(*stage_values(s)) if isinstance(x, Load)]
+    wanted = {roles.lhs.buffer.name, *(b.name for b in rest)}
+    return [b for b in kernel.inputs if b.name in wanted]
+
+
+def _pack_kernel(name: str, roles: Roles, batch: tuple[str, ...], packed: Buffer, extent: dict[str, Dim],
+                 width: int, pair: int) -> Kernel:
+    """packed[batch, panel, k, lane] = rhs[k, panel * width + lane], zero beyond the last column; of pairs,
+    beyond the last k too."""
+    axes = [Axis(f"s{i}", d) for i, d in enumerate(packed.shape)]
+    points = [0 if a.extent == 1 else a.symbol for a in axes]
+    panel, *steps, lane = points[len(batch):] if pair == 1 else points[len(batch):-1]
+    if pair > 1:
+        steps[-1] = steps[-1] * pair + points[-1]
+    conditions: list[Scalar] = []
+    values: dict[str, Dim] = dict(zip(batch, points)) | dict(zip(roles.k, steps))
+    values[roles.n] = panel * width + lane
+    for axis, step in ((roles.n, width), (roles.k[-1], pair)):
+        size = extent[axis]
+        if step > 1 and (not is_static(size) or size % step):
+            conditions.append(apply("lt", Index(values[axis]), Index(size), dtype=BOOL))
+            values[axis] = minimum(values[axis], size - 1)
+    load = Load(roles.rhs.buffer, tuple(substitute(i, values) for i in own_dims(roles.rhs)))
+    value = cast_to(load, packed.dtype)
+    if conditions:
+        zero = Const(0.0 if packed.dtype.is_float else 0, packed.dtype)
+        value = apply("select", both(conditions), value, zero, dtype=packed.dtype)
+    stage = Stage("t0", (), value, packed.dtype, store=Store(packed, tuple(points)))
+    loops = axes if pair == 1 else [*axes[:-2], axes[-1], axes[-2]]  # the lanes innermost
+    shared = tuple(a for a in loops if a.extent != 1)
+    kernel = Kernel(f"{name}_pack", shared, (stage,), (roles.rhs.buffer,), (packed,), ops=("pack",))
+    return _by_lines(kernel, axes[len(batch)]) if is_contiguous(roles) and pair == 1 else kernel
+
+
+def _by_lines(kernel: Kernel, panels: Axis) -> Kernel:
+    """The packing of an operand that lies along its panels: several panels are filled side by side, so that
+    whole stretches of a row are read."""
+    if not is_static(panels.extent) or panels.extent < 2 * PANELS_SIDE_BY_SIDE:
+        return kernel
+    kernel = steps.tile(kernel, panels, PANELS_SIDE_BY_SIDE)
+    inner = f"{panels.name}i"
+    *rest, lane = (a.name for a in kernel.shared if a.name != inner)
+    return steps.interchange(kernel, (*rest, inner, lane))
+
+
+def packed_content(content: Content, roles: Roles, extent: dict[str, Dim], width: int, pair: int) -> Content:
+    """The panels of a constant right operand."""
+    access = Access(roles.rhs.buffer, roles.rhs.index)
+    axes = (roles.n, *roles.k)
+    offset = roles.rhs.buffer.offset(own_dims(roles.rhs))
+    start = _known(substitute(offset, dict.fromkeys((*roles.batch, *axes), 0)))
+    strides = tuple(_known(stride_along(access, a)) for a in axes)
+    return packing.packed(content, start, tuple(_known(extent[a]) for a in axes), strides, width, pair)
+
+
+def _known(size: Dim | None) -> int:
+    """A size of a constant's, which are all static."""
+    assert is_static(size)
+    return size
