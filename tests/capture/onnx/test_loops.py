@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from planish.capture.onnx import load_graph
 from planish.errors import ModelError, NeedsValue, UnsupportedOp
 from planish.ir import Graph
+from tests.capture.onnx.rounding import assert_near, bounded_loop
 from tests.capture.onnx.running import STRATEGIES, assert_same, make_model, onnxruntime_outputs, run
 
 node = helper.make_node
@@ -313,7 +314,7 @@ def random_body(rng: np.random.Generator, states: int, pieces: int) -> Any:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_loops(seed: int) -> None:
-    """States change places, stay, or are forgotten."""
+    """States change places, stay, or are forgotten. Sums cancel: errors are held to bounds of their own."""
     rng = np.random.default_rng([seed, int(np.random.default_rng().integers(1 << 30))])
     states, pieces = int(rng.integers(1, 4)), int(rng.integers(0, 3))
     counted = pieces == 0 and bool(rng.integers(2))
@@ -323,4 +324,21 @@ def test_random_loops(seed: int) -> None:
                     [f"r{k}" for k in range(states + pieces)], inputs, w=normal(4, 4) / 2,
                     **({} if counted else {"n": int(rng.integers(2, 6))}))
     feeds = {n: np.array(3) if n == "n" else normal(3, 4) / 2 for n in inputs}
-    check(model, feeds)
+    graph = load_graph(model)
+    answers = [onnxruntime_outputs(model, feeds), *(run(graph, feeds, strategy) for strategy in STRATEGIES)]
+    for answer in answers:
+        for got, near in zip(answer, bounded_loop(model, feeds), strict=True):
+            assert_near(got, near)
+
+
+def test_bounds_can_be_broken() -> None:
+    """A sum that cancels has the bound of its terms; an error in the fifth digit is beyond it."""
+    body = body_of([*GOES_ON, node("Add", ["s0", "x"], ["v0"]), node("Sub", ["v0", "x"], ["o0"])],
+                   ROUND | {"s0": (F, (3, 4))}, {"d": (B, ()), "o0": (F, (3, 4))})
+    feeds = {"x": normal(3, 4) + 4, "a0": normal(3, 4) / 1000}
+    model = loop_of(body, ["n", "", "a0"], ["r0"], dict.fromkeys(feeds, (F, (3, 4))), n=2)
+    (near,) = bounded_loop(model, feeds)
+    assert_near(((feeds["a0"] + feeds["x"]) - feeds["x"] + feeds["x"]) - feeds["x"], near)
+    assert (near.bound < 1e-5).all()
+    with pytest.raises(AssertionError, match="beyond"):
+        assert_near((feeds["a0"] + F.type(1e-4)).astype(np.float32), near)
