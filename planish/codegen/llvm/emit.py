@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from planish.codegen.llvm.host import usable_cpus
 
-Passes = Literal["none", "lite", "full"]
+Passes = Literal["none", "lite", "rotate"]
 
 # Bytes of IR that make one object. To set up the code generator takes LLVM as long as the code of some 2 KiB;
 # with much more than that in an object there would be too few of them for many CPUs.
@@ -45,8 +45,8 @@ def _foreign_targets() -> None:
 
 def emit_object(ir_text: str, triple: str, cpu: str = "", features: str = "", passes: Passes = "lite",
                 cg_level: int = 2) -> bytes:
-    """The ELF object of a module. `passes`: none; lite = SROA, InstCombine, SimplifyCFG; full = O2
-    without vectorisers and unrolling. `cg_level` is the effort of code generation, 0 to 3. ValueError shows
+    """The ELF object of a module. `passes`: none; lite = SROA, InstCombine, SimplifyCFG; rotate = lite, and
+    loops are tested at their ends. `cg_level` is the effort of code generation, 0 to 3. ValueError shows
     faulty IR. Threads may work at modules of their own side by side."""
     return _object([ir_text], triple, cpu, features, passes, cg_level)
 
@@ -126,12 +126,15 @@ def _run_passes(module: Any, machine: Any, passes: Passes) -> None:
     llvm = _llvm()
     if passes == "none":
         return
-    if passes not in ("lite", "full"):
-        raise ValueError(f"passes is none, lite or full, not {passes!r}")
-    tuning = llvm.create_pipeline_tuning_options(speed_level=2 if passes == "full" else 1)
-    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, tuning)
-    manager = builder.getModulePassManager() if passes == "full" else _lite(llvm)
+    if passes not in ("lite", "rotate"):
+        raise ValueError(f"passes is none, lite or rotate, not {passes!r}")
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
+    manager = llvm.create_new_module_pass_manager()
+    manager.add_sroa_pass()
+    manager.add_instruction_combine_pass()
+    manager.add_simplify_cfg_pass()
+    if passes == "rotate":
+        manager.add_loop_rotate_pass()
     _unlocked("LLVMPY_RunNewModulePassManager")(manager, module, builder)
 
 
@@ -157,11 +160,3 @@ def _unlocked(name: str) -> Callable[..., Any]:
 
     function = getattr(ffi.lib, name)
     return getattr(function, "_cfn", function)
-
-
-def _lite(llvm: Any) -> Any:
-    manager = llvm.create_new_module_pass_manager()
-    manager.add_sroa_pass()
-    manager.add_instruction_combine_pass()
-    manager.add_simplify_cfg_pass()
-    return manager
