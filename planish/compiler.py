@@ -141,7 +141,7 @@ class _TuningRoad:
         o, target = self.options, self.options.target or host()
         disable = o.disable & set(SWITCHES)
         threads = o.threads or get_num_threads()
-        return Setting(target, machine_of(target), o.numerics, disable, threads, self.hint)
+        return Setting(target, machine_of(target, o.numerics), o.numerics, disable, threads, self.hint)
 
     @property
     def key(self) -> str:
@@ -243,7 +243,8 @@ def _rewritten(graph: Graph, options: Options, report: Report, clock: _Clock) ->
 def _from_optimized(optimized: Graph, options: Options, report: Report, clock: _Clock) -> Made:
     target = options.target or host()
     graph, report.hint = _with_own_sizes(optimized, report.hint)
-    built = build_program(graph, machine_of(target), report.hint, disable=options.disable & set(SWITCHES),
+    built = build_program(graph, machine_of(target, options.numerics), report.hint,
+                          disable=options.disable & set(SWITCHES),
                           choose=options.decisions.chooser(report.hint))
     clock.lap("schedule")
     code = generate(built.program, built.outputs, graph, target, options.numerics)
@@ -297,9 +298,12 @@ def check_hint(graph: Graph, hint: Mapping[str, int]) -> None:
         raise PlanishError(f"hint: {graph.name} has no symbol {', '.join(map(repr, unknown))}; {has}")
 
 
-def machine_of(target: Target) -> Machine:
-    """What the schedule needs to know of a target."""
-    return Machine(target.vector_bytes, target.registers, target.l1, target.l2, target.l3, target.cores)
+def machine_of(target: Target, numerics: Numerics = "default") -> Machine:
+    """What the schedule needs to know of a target. In strict numerics every product and every sum is rounded,
+    so there no instruction adds up several products."""
+    products = frozenset() if numerics == "strict" else target.products
+    return Machine(target.vector_bytes, target.registers, target.l1, target.l2, target.l3, target.cores,
+                   products)
 
 
 def _summary(part: Report, built: Built) -> Summary:

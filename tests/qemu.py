@@ -147,10 +147,11 @@ _SYSTEM_CALL = struct.pack("<6I", 0xAA0003E8, 0xAA0103E0, 0xAA0203E1, 0xAA0303E2
 def run_aarch64(objects: Sequence[bytes], inputs: Sequence[np.ndarray],
                 outputs: Sequence[tuple[tuple[int, ...], object]], constants: Sequence[np.ndarray] = (),
                 dims: Sequence[int] = (), n_dims: int = 0, arena: int = 0,
-                timeout: float = 60) -> list[np.ndarray]:
+                timeout: float = 60, cpu: str = "max") -> list[np.ndarray]:
     """Run a program and give its outputs, each described as (shape, dtype). `dims`: the values of the
-    symbols; with `n_dims` > 0 planish_derive fills in the rest. Skips the test where qemu-aarch64 is missing.
-    AssertionError when planish_derive refuses, a check in the program fails or the program crashes."""
+    symbols; with `n_dims` > 0 planish_derive fills in the rest. `cpu`: as qemu calls it. Skips the test where
+    qemu-aarch64 is missing. AssertionError when planish_derive refuses, a check in the program fails or the
+    program crashes."""
     emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
     if emulator is None:
         pytest.skip("qemu-aarch64 is not installed")
@@ -161,8 +162,8 @@ def run_aarch64(objects: Sequence[bytes], inputs: Sequence[np.ndarray],
         program = Path(folder) / "program"
         program.write_bytes(memory.executable())
         program.chmod(0o700)
-        done = subprocess.run([emulator, str(program)], input=memory.input_bytes, capture_output=True,
-                              timeout=timeout, check=False)
+        done = subprocess.run([emulator, "-cpu", cpu, str(program)], input=memory.input_bytes,
+                              capture_output=True, timeout=timeout, check=False)
     assert done.returncode != _DERIVE_FAILED, "planish_derive refuses these sizes"
     assert done.returncode != _CHECK_FAILED, "a check in the program failed"
     complaint = done.stderr.decode(errors="replace")

@@ -23,13 +23,17 @@ from planish.schedule.kernel import (
 )
 from planish.schedule.machine import Machine
 from planish.schedule.panels import (
+    is_window,
+    left_rows,
     lies_along,
+    lies_in_rows,
     multiplying,
     packed_left,
     packed_right,
     repays_packing,
     widened_left,
 )
+from planish.schedule.products import NUMBERS, product_of
 from planish.schedule.roles import (
     NARROW,
     Roles,
@@ -81,9 +85,9 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
         return None
     parts = contraction_of(kernel)
     assert parts is not None
-    if parts.in_pairs and (roles.lhs.dtype is INT8 or roles.rhs.dtype is INT8):
+    if parts.is_paired and (roles.lhs.dtype is INT8 or roles.rhs.dtype is INT8):
         return None
-    packed_anew = parts.in_pairs and not buffers.is_constant(roles.rhs.buffer)
+    packed_anew = parts.is_paired and not buffers.is_constant(roles.rhs.buffer)
     if packed_anew and rows_of(kernel, roles, hint) < LEAST_ROWS:
         return None
     lanes = machine.vector_bytes // parts.sum.dtype.itemsize
@@ -97,23 +101,33 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     tile = _tile_for(kernel, roles, lanes, machine, hint, choice)
     if width_of(kernel, roles, hint) < tile.lanes // 2:
         return None
-    width = tile.vectors * tile.lanes
-    before: list[Kernel] = []
-    m = lies_along(kernel, roles, buffers, hint)
-    if m is not None:
-        kernel, roles, before = packed_left(kernel, roles, m, width, buffers, machine, hint)
-    elif roles.lhs.dtype in NARROW and rows_of(kernel, roles, hint) >= LEAST_ROWS:
-        kernel, roles, before = widened_left(kernel, roles, buffers, machine, hint)
+    kernel, roles, before = _laid_left(kernel, roles, tile, buffers, machine, hint)
     if is_read_in_place(roles, buffers) and not repays_packing(kernel, roles, hint):
         kernel = _tiled(multiplying(kernel, roles.lhs, roles.rhs), roles, replace(tile, packed=False))
     else:
-        kernel, packing = packed_right(kernel, roles, width, buffers, machine, hint, disable)
+        kernel, packing = packed_right(kernel, roles, tile, buffers, machine, hint, disable)
         kernel = _tiled(kernel, roles, tile)
         before = [*before, *packing]
     if work_of(kernel, hint) >= SMALL_WORK and machine.threads > 1 and choice.threads is not False:
         kernel = steps.parallel(kernel, [a for a in (*roles.batch, *roles.m, roles.n)
                                          if a in {x.name for x in kernel.shared}])
     return [*before, _as_told(kernel, choice)]
+
+
+def _laid_left(kernel: Kernel, roles: Roles, tile: RegisterTile, buffers: Buffers, machine: Machine,
+               hint: dict[str, int]) -> tuple[Kernel, Roles, list[Kernel]]:
+    """The kernel with its left operand as the tile reads it fast, after the kernel that lays it out so where
+    that repays."""
+    is_wide = tile.product is NUMBERS
+    many = roles.lhs.dtype in NARROW and rows_of(kernel, roles, hint) >= LEAST_ROWS
+    m = lies_along(kernel, roles, buffers, hint) if is_wide else None
+    if m is not None:
+        return packed_left(kernel, roles, m, tile.vectors * tile.lanes, buffers, machine, hint)
+    if many and is_wide:
+        return widened_left(kernel, roles, buffers, machine, hint)
+    if many and not lies_in_rows(roles) and not is_window(roles.lhs, roles.k):
+        return left_rows(kernel, roles, buffers, machine, hint)
+    return kernel, roles, []
 
 
 def _tile_for(kernel: Kernel, roles: Roles, lanes: int, machine: Machine, hint: dict[str, int],
@@ -125,7 +139,8 @@ def _tile_for(kernel: Kernel, roles: Roles, lanes: int, machine: Machine, hint: 
     elif machine.registers in THREES and _goes_by_threes(kernel, roles, lanes):
         rows, vectors = THREES[machine.registers]
     rows, vectors = choice.tile or (rows, vectors)
-    return RegisterTile(roles.batch, roles.m, (roles.n,), roles.k, rows, vectors, lanes, packed=True)
+    product = product_of(roles.lhs.dtype, roles.rhs.dtype, machine.products)
+    return RegisterTile(roles.batch, roles.m, (roles.n,), roles.k, rows, vectors, lanes, True, product)
 
 
 def _as_told(kernel: Kernel, choice: Choice) -> Kernel:

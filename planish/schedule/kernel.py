@@ -24,6 +24,7 @@ from functools import cached_property
 from itertools import groupby
 from math import prod
 
+from planish.schedule.products import NUMBERS, Product
 from planish.types import INT64, Dim, DType, Shape, TensorType, symbol, symbols_of
 
 
@@ -225,8 +226,8 @@ class RegisterTile:
     The names are of axes: batch, m and n shared ones, k those of the reduce stage, each outermost first; the
     left operand moves along m, the right one along n, both along k. `rows` of m by `vectors` of `lanes` along
     n stay in registers over all of k; the stages after the sum run on them there. The right operand is read
-    as panels `rhs[batch, panel, k, lane]` of `vectors * lanes` columns when `packed`, else in place,
-    contiguous along n.
+    as panels of `vectors * lanes` columns when `packed`, `rhs[batch, panel, k, lane]` or as `product` wants
+    them, else in place, contiguous along n.
     """
 
     batch: tuple[str, ...]
@@ -237,6 +238,7 @@ class RegisterTile:
     vectors: int
     lanes: int
     packed: bool
+    product: Product = NUMBERS
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,7 +75,7 @@ def _better_orders(kernel: Kernel, buffers: Buffers, fixed: set[str], hint: dict
     now = choose_roles(kernel, hint, buffers)
     if now is None:
         return []
-    if parts.in_pairs:  # the weights are on the right whatever the order of the result
+    if parts.is_paired:  # the weights are on the right whatever the order of the result
         free: Roles | None = now if scattered_stores(kernel, now.n) else None
     else:
         free = choose_roles(kernel, hint, buffers, any_order=True)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Machine:
-    """`vector_bytes` of one register, how many `registers`, cache sizes in bytes, `threads` at most."""
+    """`vector_bytes` of one register, how many `registers`, cache sizes in bytes, `threads` at most;
+    `products` names those of bfloat16 that are instructions (products.py)."""
 
     vector_bytes: int = 32
     registers: int = 16
@@ -14,6 +15,7 @@ class Machine:
     l2: int = 512 << 10
     l3: int = 16 << 20
     threads: int = 1
+    products: frozenset[str] = frozenset()
 
     @property
     def lanes(self) -> int:

@@ -5,9 +5,11 @@ right operand is packed into panels `[panel, k, lane]` of the tile's width: at c
 constant, else by a kernel of its own. A large left operand that lies along m, not k, is packed into panels
 too. Narrow floats on the left are widened once, before.
 
-Products of int16 summed in int32 (quantised bytes less their zero points) are taken in pairs along the last
-axis of k, for which machines have an instruction: the panels are `[panel, k / 2, lane, 2]`, the last pair
-filled up with 0. Constants that fit are bytes in the panels, which are widened as they are loaded.
+Products of int16 summed in int32 (quantised bytes less their zero points), and of bfloat16 where the machine
+has an instruction for it (products.py), are taken in pairs along the last axis of k: the panels are
+`[panel, k / 2, lane, 2]`, the last pair filled up with 0. Constants of int16 that fit are bytes in the
+panels, which are widened as they are loaded. A left operand of bfloat16 that does not lie along k is laid out
+so before.
 """
 from __future__ import annotations
 
@@ -27,6 +29,7 @@ from planish.schedule.kernel import (
     Index,
     Kernel,
     Load,
+    RegisterTile,
     Scalar,
     Stage,
     Step,
@@ -37,12 +40,12 @@ from planish.schedule.kernel import (
     walk,
 )
 from planish.schedule.machine import Machine
+from planish.schedule.products import NUMBERS, Product
 from planish.schedule.roles import Roles, axes_of, contraction_of, is_contiguous, rows_of, width_of
 from planish.schedule.scalars import apply, both, cast_to, hinted
 from planish.types import (
     BOOL,
     FLOAT32,
-    INT8,
     INT16,
     Dim,
     TensorType,
@@ -73,7 +76,7 @@ def repays_packing(kernel: Kernel, roles: Roles, hint: dict[str, int]) -> bool:
     and meets many rows."""
     uses, bytes_ = SPREAD_RIGHT
     is_spread = rows_of(kernel, roles, hint) >= uses and _spread(kernel, roles.rhs, roles.k, hint) > bytes_
-    return is_spread and not _is_window(roles.rhs, roles.k)
+    return is_spread and not is_window(roles.rhs, roles.k)
 
 
 def lies_along(kernel: Kernel, roles: Roles, buffers: Buffers, hint: dict[str, int]) -> str | None:
@@ -82,14 +85,14 @@ def lies_along(kernel: Kernel, roles: Roles, buffers: Buffers, hint: dict[str, i
     load = roles.lhs
     along = [a for a in roles.m if stride_along(Access(load.buffer, load.index), a) == 1]
     along_k = any(stride_along(Access(load.buffer, load.index), a) == 1 for a in roles.k)
-    if not along or along_k or load.dtype in (INT8, INT16) or buffers.is_constant(load.buffer):
+    if not along or along_k or buffers.is_constant(load.buffer):
         return None
     uses, bytes_ = SPREAD_LEFT
     repays = width_of(kernel, roles, hint) >= uses and _spread(kernel, load, roles.k, hint) > bytes_
-    return along[0] if repays and not _is_window(load, roles.k) else None
+    return along[0] if repays and not is_window(load, roles.k) else None
 
 
-def _is_window(load: Load, k: Sequence[str]) -> bool:
+def is_window(load: Load, k: Sequence[str]) -> bool:
     """Whether an operand is an image under a moving window, whose elements panels would repeat."""
     return any(set(k) & names and names - set(k) for names in map(set, map(symbols_of, own_dims(load))))
 
@@ -113,7 +116,7 @@ def packed_left(kernel: Kernel, roles: Roles, m: str, width: int, buffers: Buffe
     panels = buffers.add(Buffer(f"{source.name}_panels{len(buffers.scratch)}",
                                 TensorType(first.dtype, (*(extent[a] for a in batch), *shape))))
     mirrored = replace(roles, n=m, rhs=roles.lhs)
-    packing = _pack_kernel(f"{kernel.name}_left", mirrored, batch, panels, extent, width, 1)
+    packing = _pack_kernel(f"{kernel.name}_left", mirrored, batch, panels, extent, width, NUMBERS)
     at = {a.name: a.symbol for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
     index = (*(at[a] for a in batch), at[m] // width, *(at[a] for a in roles.k), at[m] % width)
     roles = replace(roles, lhs=Load(panels, index))
@@ -142,14 +145,39 @@ def widened_left(kernel: Kernel, roles: Roles, buffers: Buffers, machine: Machin
     return kernel, roles, [schedule_loops(widening, machine, hint)]
 
 
-def packed_right(kernel: Kernel, roles: Roles, width: int, buffers: Buffers, machine: Machine,
+def lies_in_rows(roles: Roles) -> bool:
+    """Whether neighbours along the last of k are neighbours in the left operand."""
+    return stride_along(Access(roles.lhs.buffer, roles.lhs.index), roles.k[-1]) == 1
+
+
+def left_rows(kernel: Kernel, roles: Roles, buffers: Buffers, machine: Machine,
+              hint: dict[str, int]) -> tuple[Kernel, Roles, list[Kernel]]:
+    """The kernel with its left operand laid out row by row, `[m, k]`, and the kernel that lays it out."""
+    used, extent = axes_of(roles.lhs), _extents(kernel)
+    names = [a for a in (*roles.batch, *roles.m, *roles.k) if a in used]
+    axes = [Axis(f"s{i}", extent[name]) for i, name in enumerate(names)]
+    here: dict[str, Dim] = {name: 0 if a.extent == 1 else a.symbol for name, a in zip(names, axes)}
+    source = Load(roles.lhs.buffer, tuple(substitute(i, here) for i in own_dims(roles.lhs)))
+    rows = buffers.add(Buffer(f"{source.buffer.name}_rows{len(buffers.scratch)}",
+                              TensorType(source.dtype, tuple(extent[name] for name in names))))
+    stage = Stage("t0", (), source, source.dtype, store=Store(rows, tuple(here.values())))
+    shared = tuple(a for a in axes if a.extent != 1)
+    laying = Kernel(f"{kernel.name}_rows", shared, (stage,), (source.buffer,), (rows,), ops=("pack",))
+    at = {a.name: a.symbol for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
+    roles = replace(roles, lhs=Load(rows, tuple(at[name] for name in names)))
+    kernel = replace(multiplying(kernel, roles.lhs, roles.rhs),
+                     inputs=tuple(dict.fromkeys((rows, roles.rhs.buffer, *_still_read(kernel, roles)))))
+    return kernel, roles, [schedule_loops(laying, machine, hint)]
+
+
+def packed_right(kernel: Kernel, roles: Roles, tile: RegisterTile, buffers: Buffers, machine: Machine,
                  hint: dict[str, int], disable: frozenset[str]) -> tuple[Kernel, list[Kernel]]:
     """The kernel over packed panels, and the kernel that packs them when they are not constant."""
+    product, width = tile.product, tile.vectors * tile.lanes
     used, extent = axes_of(roles.rhs), _extents(kernel)
     batch = tuple(a for a in roles.batch if a in used)
     parts = contraction_of(kernel)
     assert parts is not None
-    pair = 2 if parts.in_pairs else 1
     panels = (extent[roles.n] + width - 1) // width
     *outer, deepest = (extent[a] for a in roles.k)
     source = roles.rhs.buffer
@@ -157,24 +185,26 @@ def packed_right(kernel: Kernel, roles: Roles, width: int, buffers: Buffers, mac
     groups = _groups_in_panels(roles, batch, extent, width)
     prepacked = content is not None and groups > 0 and "prepack" not in disable
     leading = (groups * panels,) if prepacked else (*(extent[a] for a in batch), panels)
-    shape = (*leading, *outer, *_panel_row(deepest, width, pair))
-    # What is packed anew is widened on the way; constants stay as narrow as they are, for memory is slower.
-    if content is not None and prepacked and parts.in_pairs and ask("fit_bytes", content):
+    shape = (*leading, *outer, *_panel_row(deepest, width, product))
+    # What is packed anew is widened on the way unless it is multiplied as it is; constants stay as narrow as
+    # they are, for memory is slower.
+    if content is not None and prepacked and source.dtype is INT16 and ask("fit_bytes", content):
         content = packing.as_bytes(content)
     dtype = content.type.dtype if content is not None and prepacked else \
-        source.dtype if parts.in_pairs else parts.sum.dtype
+        source.dtype if product is not NUMBERS else parts.sum.dtype
     packed = Buffer(f"{source.name}_panels{len(buffers.scratch)}", TensorType(dtype, shape))
     if content is not None and prepacked:
         columns = {roles.n: groups * extent[roles.n]}
-        buffers.add(packed, packed_content(content, roles, extent | columns, width, pair))
+        buffers.add(packed, packed_content(content, roles, extent | columns, width, product.pair))
         before = []
     else:
         buffers.add(packed)
-        kernel_of_packing = _pack_kernel(kernel.name, roles, batch, packed, extent, width, pair)
+        kernel_of_packing = _pack_kernel(kernel.name, roles, batch, packed, extent, width, product)
         before = [schedule_loops(kernel_of_packing, machine, hint)]
     n = next(a for a in kernel.shared if a.name == roles.n).symbol
     at = {a.name: a.symbol for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
     *outer, deepest = (at[a] for a in roles.k)
+    pair = product.pair
     place = (deepest, n % width) if pair == 1 else (deepest // pair, n % width, deepest % pair)
     group = [at[a] for a in batch]
     leading = (sum(group, 0) * panels + n // width,) if prepacked else (*group, n // width)
@@ -201,8 +231,9 @@ def _groups_in_panels(roles: Roles, batch: tuple[str, ...], extent: dict[str, Di
     return groups if stride is not None and stride_along(access, batch[0]) == columns * stride else 0
 
 
-def _panel_row(depth: Dim, width: int, pair: int) -> tuple[Dim, ...]:
+def _panel_row(depth: Dim, width: int, product: Product) -> tuple[Dim, ...]:
     """The last axes of a panel: steps of k, lanes, and the elements of a pair."""
+    pair = product.pair
     return (depth, width) if pair == 1 else ((depth + pair - 1) // pair, width, pair)
 
 
@@ -213,9 +244,10 @@ def _still_read(kernel: Kernel, roles: Roles) -> list[Buffer]:
 
 
 def _pack_kernel(name: str, roles: Roles, batch: tuple[str, ...], packed: Buffer, extent: dict[str, Dim],
-                 width: int, pair: int) -> Kernel:
+                 width: int, product: Product) -> Kernel:
     """packed[batch, panel, k, lane] = rhs[k, panel * width + lane], zero beyond the last column; of pairs,
     beyond the last k too."""
+    pair = product.pair
     axes = [Axis(f"s{i}", d) for i, d in enumerate(packed.shape)]
     points = [0 if a.extent == 1 else a.symbol for a in axes]
     panel, *steps, lane = points[len(batch):] if pair == 1 else points[len(batch):-1]

@@ -27,6 +27,7 @@ from planish.schedule.kernel import (
     stage_axes,
     stage_stores,
 )
+from planish.schedule.products import PAIRED
 from planish.schedule.rebuild import is_scalar
 from planish.schedule.scalars import hinted
 from planish.types import (
@@ -34,8 +35,6 @@ from planish.types import (
     FLOAT16,
     FLOAT32,
     FLOAT64,
-    INT8,
-    INT16,
     INT32,
     INT64,
     UINT32,
@@ -46,8 +45,7 @@ from planish.types import (
 )
 from planish.types.dim import divisors
 
-PAIRED = (INT16, INT8)        # multiplied in pairs: int16, on the right also bytes in panels of ours
-NARROW = (FLOAT16, BFLOAT16)  # floats that are multiplied and summed as float32
+NARROW = (FLOAT16, BFLOAT16)  # floats that are summed as float32, and multiplied so unless in pairs
 SUMMED = (FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64)  # dtypes of accumulators
 
 
@@ -61,8 +59,8 @@ class Contraction:
     epilogue: tuple[Stage, ...]
 
     @property
-    def in_pairs(self) -> bool:
-        """Whether products are narrower than their sum and taken two at a time."""
+    def is_paired(self) -> bool:
+        """Whether products are taken in pairs on every machine."""
         return self.left.dtype in PAIRED
 
 
@@ -182,7 +180,7 @@ def _badness(kernel: Kernel, parts: Contraction, roles: Roles, hint: dict[str, i
     size = hinted(next(a.extent for a in kernel.shared if a.name == roles.n), hint)
     rows = rows_of(kernel, roles, hint)
     packing = 0 if buffers.is_constant(roles.rhs.buffer) else 1 if is_contiguous(roles) else 2
-    pairing = parts.in_pairs and packing > 0  # at run time, of a convolution every window
+    pairing = parts.is_paired and packing > 0  # at run time, of a convolution every window
     return (pairing, 0 if any_order else scattered, size < 8, packing, -min(rows, 12), -size)
 
 

@@ -2,7 +2,7 @@
 
     kernel softmax(x: f32[N, 1024]) -> (y: f32[N, 1024] order(1, 0)) where N in 1..4096 {
       row e: f32[1024]
-      tile batch() m(s0) n(s1) k(a) rows 6 vectors 2 lanes 8 packed
+      tile batch() m(s0) n(s1) k(a) rows 6 vectors 2 lanes 8 packed by pairs
       steps vectorize(a, 8), unroll(a, 4)
       ops softmax
       serial
@@ -56,6 +56,7 @@ from planish.schedule.kernel import (
     stage_axes,
     stage_values,
 )
+from planish.schedule.products import NUMBERS, PRODUCTS
 from planish.schedule.size_names import Names, shorten, size_names
 from planish.types import Symbol, TensorType, dtype_of, is_static, symbol, symbols_of
 
@@ -125,7 +126,8 @@ def _header(kernel: Kernel) -> Iterator[str]:
     if kernel.tile is not None:
         t = kernel.tile
         groups = " ".join(f"{g}({', '.join(getattr(t, g))})" for g in ("batch", "m", "n", "k"))
-        yield f"  tile {groups} rows {t.rows} vectors {t.vectors} lanes {t.lanes}" + " packed" * t.packed
+        yield f"  tile {groups} rows {t.rows} vectors {t.vectors} lanes {t.lanes}" + " packed" * t.packed \
+            + f" by {t.product.name}" * (t.product is not NUMBERS)
     if kernel.steps:
         yield "  steps " + ", ".join(map(str, kernel.steps))
     if kernel.ops:
@@ -190,7 +192,7 @@ _SORT = re.compile(r"(\w+): sort (ascending|descending) first (.*?) over (.*):$"
 _LET = re.compile(r"(\w+) = (.*)$")
 _STORE = re.compile(r"(\w+\[.*?\]) (\w*)= (.*?)(?: if (.*))?$")
 _TILE = re.compile(r"batch\((.*?)\) m\((.*?)\) n\((.*?)\) k\((.*?)\) "
-                   r"rows (\d+) vectors (\d+) lanes (\d+)( packed)?$")
+                   r"rows (\d+) vectors (\d+) lanes (\d+)( packed)?(?: by (\w+))?$")
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -316,9 +318,12 @@ class _Parser:
         return buffer
 
     def tile(self, text: str) -> RegisterTile:
-        *groups, rows, vectors, lanes, packed = matched(_TILE, text, "a register tile")
+        *groups, rows, vectors, lanes, packed, product = matched(_TILE, text, "a register tile")
         batch, m, n, k = (tuple(split_commas(g)) for g in groups)
-        return RegisterTile(batch, m, n, k, int(rows), int(vectors), int(lanes), bool(packed))
+        if product and product not in PRODUCTS:
+            raise ParseError(f"products are taken by {', '.join(PRODUCTS)}, not by {product}")
+        by = PRODUCTS[product] if product else NUMBERS
+        return RegisterTile(batch, m, n, k, int(rows), int(vectors), int(lanes), bool(packed), by)
 
     def stage(self, head: str) -> Stage | Sort:
         try:

@@ -20,6 +20,7 @@ from planish.schedule.kernel import (
     Buffer,
     Kernel,
     Load,
+    RegisterTile,
     Result,
     Scalar,
     Sort,
@@ -33,6 +34,7 @@ from planish.schedule.kernel import (
     walk,
 )
 from planish.schedule.points import corner_points, dim_values
+from planish.schedule.products import NUMBERS
 from planish.schedule.sorting import work_bytes
 from planish.schedule.text import kernel_symbols, print_kernel
 from planish.types import BOOL, DTYPES, INT64, UINT8, Dim, Expr, symbols_of
@@ -130,6 +132,19 @@ class _Checker:
         reductions = [s for s in self.kernel.stages if isinstance(s, Stage) and s.combine]
         if tile.k not in [tuple(a.name for a in s.axes) for s in reductions]:
             yield f"the tile reduces over {', '.join(tile.k)}; no stage does"
+        elif tile.product is not NUMBERS:
+            yield from self.product(tile, reductions[0])
+
+    def product(self, tile: RegisterTile, stage: Stage) -> Iterator[str]:
+        """Products of several neighbours along k have narrow operands, and panels in which these lie side by
+        side."""
+        by, loads = tile.product, [x for x in walk(stage.value) if isinstance(x, Load)]
+        wanted = tile.vectors * tile.lanes, by.pair
+        if len(loads) != 2 or any(x.dtype not in by.operands for x in loads):
+            known = " or ".join(map(str, by.operands))
+            yield f"what is multiplied by {by.name} is two operands, of {known}"
+        elif not tile.packed or loads[1].buffer.shape[-2:] != wanted:
+            yield f"products by {by.name} want panels [.., {wanted[0]}, {wanted[1]}] on the right"
 
     # --- stages
 

@@ -153,6 +153,19 @@ kernel matmul(x: f32[M, 20], w: f32[2, 20, 4], b: f32[7]) -> (y: f32[M, 7]) wher
     lambda a: {"y": np.maximum(a["x"] @ np.concatenate(list(a["w"]), 1)[:, :7] + a["b"], 0)},
     sizes={"M": 9}, rtol=1e-5)
 
+example("""
+kernel pairs(x: bf16[9, 33], w: bf16[2, 17, 4, 2]) -> (y: f32[9, 7]) {
+  tile batch() m(s0) n(s1) k(a0) rows 6 vectors 1 lanes 4 packed by pairs
+  steps pack(w, 4), register_tile(s0, 6, s1, 4), unroll(a0, 4)
+  for s0 in 9, s1 in 7:
+    t0: f32 = add over a0 in 33:
+      cast(x[s0, a0], f32) * cast(w[(s1 // 4), (a0 // 2), (s1 % 4), (a0 % 2)], f32)
+    t1: f32 = map:
+      y[s0, s1] = t0
+}""", lambda r: {"x": normal(r, 9, 33).astype(BF16), "w": normal(r, 2, 17, 4, 2).astype(BF16)},
+    lambda a: {"y": a["x"].astype(np.float32)
+               @ a["w"].astype(np.float32).transpose(1, 3, 0, 2).reshape(34, 8)[:33, :7]}, rtol=1e-4)
+
 
 def _with_nans(rng: np.random.Generator) -> Arrays:
     x = np.round(normal(rng, 5, 40))

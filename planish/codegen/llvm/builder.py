@@ -60,7 +60,7 @@ def literal(element: str, number: float | int | bool) -> str:
 @dataclass
 class Module:
     """Functions, globals and declarations of one translation unit. `lacks` names what the machine has no
-    instruction for: "fma", "half" (conversion of float16)."""
+    instruction for: "fma", "half" (conversion of float16), "bfloat16 pairs" (products.py)."""
 
     triple: str
     lacks: frozenset[str] = frozenset()

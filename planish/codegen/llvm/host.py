@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planish import knobs
+from planish.codegen.llvm.products import FORMS, instructions
 
 _CPU = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -27,6 +28,7 @@ _X86_FEATURES = {
     "avx512_bitalg": "avx512bitalg", "avx512_vpopcntdq": "avx512vpopcntdq",
     "amx_tile": "amx-tile", "amx_int8": "amx-int8", "amx_bf16": "amx-bf16",
 }
+_ARM_FEATURES = {"bf16"}  # that code is made for where they are there; the kernel and LLVM call them alike
 _LEVELS = ("sse2", "avx2", "avx512")
 _NEEDS = {
     "avx512": {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"},
@@ -57,10 +59,15 @@ class Target:
         return f"+{feature}" in self.features.split(",")
 
     @property
+    def products(self) -> frozenset[str]:
+        """The forms in which bfloat16 is multiplied by an instruction (products.py)."""
+        return instructions(self.triple, self.features)
+
+    @property
     def lacks(self) -> frozenset[str]:
-        """What there is no instruction for, as `Module` has it: every machine but the oldest x86-64 has
-        all."""
-        return frozenset({"fma", "half"}) if self.isa == "sse2" else frozenset()
+        """What there is no instruction for, as `Module` has it."""
+        old = {"fma", "half"} if self.isa == "sse2" else set()
+        return frozenset(old | {f"bfloat16 {form}" for form in FORMS - self.products})
 
     @property
     def code_key(self) -> str:
@@ -74,9 +81,10 @@ def host() -> Target:
     return _host(knobs.target)
 
 
-def aarch64() -> Target:
-    """A generic 64-bit Arm machine with NEON, to cross-compile for."""
-    return Target("aarch64-unknown-linux-gnu", "generic", "+neon,+fp-armv8", "neon", 16, 32,
+def aarch64(*more: str) -> Target:
+    """A generic 64-bit Arm machine with NEON, and `more` features, to cross-compile for."""
+    features = ",".join(["+neon,+fp-armv8", *(f"+{f}" for f in sorted(more))])
+    return Target("aarch64-unknown-linux-gnu", "generic", features, "neon", 16, 32,
                   l1=64 << 10, l2=1 << 20, l3=0, cores=1)
 
 
@@ -91,21 +99,23 @@ def _host(limit: str) -> Target:
     cores = usable_cpus()
     l1, l2, l3 = _cache_sizes()
     if machine in ("aarch64", "arm64"):
-        return replace(aarch64(), l1=l1, l2=l2, l3=l3, cores=cores)
+        return replace(aarch64(*(_ARM_FEATURES & _cpu_flags("Features"))), l1=l1, l2=l2, l3=l3, cores=cores)
     if machine not in ("x86_64", "AMD64"):
         raise RuntimeError(f"planish generates code for x86-64 and aarch64, this machine is {machine!r}")
-    flags = _x86_flags()
+    flags = _cpu_flags("flags")
+    if not flags:
+        raise RuntimeError("/proc/cpuinfo has no line 'flags': the CPU's instruction sets can't be known")
     isa = _x86_level(flags, limit)
     features = _x86_features(flags, isa)
     width, registers = {"avx512": (64, 32), "avx2": (32, 16), "sse2": (16, 16)}[isa]
     return Target("x86_64-unknown-linux-gnu", _NAMES[isa], features, isa, width, registers, l1, l2, l3, cores)
 
 
-def _x86_flags() -> set[str]:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            return set(line.split(":", 1)[1].split())
-    raise RuntimeError("/proc/cpuinfo has no line 'flags': the CPU's instruction sets can't be known")
+def _cpu_flags(line: str) -> set[str]:
+    """The words of a line of what the kernel says of the CPU; none where it does not say."""
+    path = Path("/proc/cpuinfo")
+    texts = path.read_text().splitlines() if path.exists() else []
+    return next((set(t.split(":", 1)[1].split()) for t in texts if t.startswith(line)), set())
 
 
 def _x86_level(flags: set[str], limit: str) -> str:

@@ -2,7 +2,7 @@
 
 In: where the rows of the left operand and the panels of the right one begin (k = 0). Out: the accumulators,
 [row][vector], after all of k. Accumulation is in one fixed order, with fused multiply-add where the machine
-has it (not in strict numerics). Products of int16 are added two at a time, in one instruction on x86.
+has it (not in strict numerics). Where the tile says so products are added two at a time (products.py).
 
 An address is `beginning + offset + literal`: one offset per operand is carried through the loops and serves
 all its rows. How the beginnings came about LLVM isn't told: its loop strength reduction would write each
@@ -13,22 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planish.codegen.llvm import registers
+from planish.codegen.llvm import products, registers
 from planish.codegen.llvm.builder import Builder, Value, mangle, vector
 from planish.codegen.llvm.expressions import Expressions
+from planish.codegen.llvm.products import PAIR
 from planish.schedule.access import Access, stride_along
 from planish.schedule.kernel import Axis, Kernel, Load
+from planish.schedule.products import PAIRS
 from planish.schedule.roles import contraction_of
-from planish.types import INT16, Dim, is_static
+from planish.types import INT8, Dim, is_static
 
 FEW_ROWS = 2        # rows of a tile up to which a right operand in place is read faster than it is used
 AHEAD_BYTES = 1024  # how far ahead panels are asked for
 LINE_BYTES = 64     # what one request brings
 LEFT, RIGHT = 0, 1  # the operands
-PAIR = 2            # products of int16 that one instruction adds up
-# (bytes of a vector) -> x86's instruction for it
-MULTIPLY_ADD_PAIRS = {16: "llvm.x86.sse2.pmadd.wd", 32: "llvm.x86.avx2.pmadd.wd",
-                      64: "llvm.x86.avx512.pmaddw.d.512"}
 
 Masks = Sequence["Value | None"]  # of a panel's vectors: which lanes may be read; None: all
 
@@ -43,7 +41,7 @@ class TileSums:
         self.is_x86 = b.module.triple.startswith("x86_64")
         self.packed = tile.packed
         self.lanes, self.width = tile.lanes, tile.vectors * tile.lanes
-        self.lhs, self.rhs, self.in_pairs = parts.left, parts.right, parts.in_pairs
+        self.lhs, self.rhs, self.in_pairs = parts.left, parts.right, tile.product is PAIRS
         self.dtype, self.element = parts.sum.dtype, registers.memory_type(parts.sum.dtype.name)
         axes = {a.name: a for a in parts.sum.axes}
         self.k = [axes[name] for name in tile.k]
@@ -166,43 +164,26 @@ class TileSums:
             pair = self.left_pair(pointer, axis, whole)
             many = b.cast("bitcast", b.splat(pair, lanes), vector("i16", PAIR * lanes))
             for at, column in enumerate(columns, i * len(columns)):
-                totals[at] = b.add(totals[at], self.sum_of_pairs(many, column))
+                totals[at] = products.plus_pairs(b, self.lhs.dtype.name, totals[at], many, column)
 
     def right_pairs(self, pointer: Value, at: int) -> Value:
-        """A vector of pairs of the right operand as int16, which may be bytes in memory."""
-        element, count = registers.memory_type(self.rhs.dtype.name), PAIR * self.lanes
+        """A vector of pairs of the right operand, 16 bits each; of int16 they may be bytes in memory."""
+        element, count = "i8" if self.rhs.dtype is INT8 else "i16", PAIR * self.lanes
         place = self.b.gep(element, pointer, self.b.i64(at))
         loaded = self.b.load(vector(element, count), place, self.rhs.dtype.itemsize)
         return self.b.cast("sext", loaded, vector("i16", count))
 
     def left_pair(self, pointer: Value, axis: Axis, whole: bool) -> Value:
         """Two neighbours along k in one i32, the first in its lower half; one alone is beside 0."""
-        b = self.b
+        b, align = self.b, self.lhs.dtype.itemsize
         if whole and self.strides[LEFT][axis.name] == 1:
-            return b.load(self.element, pointer, INT16.itemsize)
-        first = b.cast("zext", b.load("i16", pointer, INT16.itemsize), self.element)
+            return b.load("i32", pointer, align)
+        first = b.cast("zext", b.load("i16", pointer, align), "i32")
         if not whole:
             return first
-        second = b.load("i16", b.gep("i8", pointer, self.step(LEFT, axis)), INT16.itemsize)
-        shifted = b.bin("shl", b.cast("zext", second, self.element), b.const(self.element, 16))
+        second = b.load("i16", b.gep("i8", pointer, self.step(LEFT, axis)), align)
+        shifted = b.bin("shl", b.cast("zext", second, "i32"), b.const("i32", 16))
         return b.bin("or", first, shifted)
-
-    def sum_of_pairs(self, x: Value, y: Value) -> Value:
-        """x[2i] * y[2i] + x[2i + 1] * y[2i + 1] in int32."""
-        b, lanes = self.b, self.lanes
-        instruction = MULTIPLY_ADD_PAIRS.get(lanes * self.dtype.itemsize)
-        if instruction and b.module.triple.startswith("x86_64"):
-            return b.call(instruction, vector(self.element, lanes), [x, y])
-        products = [b.mul(self.every_second(x, i), self.every_second(y, i)) for i in range(PAIR)]
-        return b.add(*products)
-
-    def every_second(self, x: Value, first: int) -> Value:
-        """Lanes `first`, `first` + 2... as int32."""
-        lanes = self.lanes
-        picks = ", ".join(f"i32 {PAIR * i + first}" for i in range(lanes))
-        half = self.b.value(vector("i16", lanes),
-                            f"shufflevector {x}, {x.type} poison, <{lanes} x i32> <{picks}>")
-        return self.b.cast("sext", half, vector(self.element, lanes))
 
     def plus_product(self, total: Value, x: Value, y: Value) -> Value:
         """total + x * y: in one operation, but in two where every operation is to be rounded."""

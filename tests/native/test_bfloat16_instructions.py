@@ -1,0 +1,167 @@
+"""Products of bfloat16 where the machine has instructions for them: the same answers, by other instructions.
+
+This CPU need not have them. Code for AVX512-BF16 runs with each instruction as a function (emulated.py), code
+for AArch64 under qemu; that the instructions are there, and the sums in registers, is read from the assembly.
+"""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planish.codegen.llvm.host import Target, aarch64
+from planish.codegen.llvm.native import NativeCode, generate
+from planish.compiler import machine_of
+from planish.ir import Graph, Node, constant, input_node, interpret
+from planish.ops.contract import conv_case
+from planish.ops.rules import ops
+from planish.ops.samples import random_array
+from planish.passes.pipeline import run_pipeline
+from planish.runtime.load import load_program
+from planish.schedule.build import build_program
+from planish.schedule.contraction import UNROLL
+from planish.schedule.program_interpret import interpret_program
+from planish.schedule.program_verify import verify_program
+from planish.schedule.text import parse_kernel, print_kernel
+from planish.types import BFLOAT16, FLOAT32, Dim, TensorType, evaluate_dim, symbol
+from tests.native.emulated import AVX512_BF16, emulated
+from tests.native.test_assembly import CALL, STACK, count, loops
+from tests.qemu import run_aarch64
+
+NEON_BF16 = aarch64("bf16")
+ARMS = [AVX512_BF16, NEON_BF16]
+INSTRUCTION = {"avx512": r"vdpbf16ps\s.*%zmm", "neon": r"bfdot\s+v\d+\.4s"}
+SIZES = [(1, 100, 64), (2, 33, 50), (3, 64, 19), (13, 31, 16), (30, 2, 64), (25, 77, 123)]
+# (sizes, which operand lies along its other axis, whether the right one is a constant)
+PRODUCTS = [*((sizes, "", True) for sizes in SIZES), ((7, 33, 50), "", False), ((13, 31, 16), "w", False),
+            ((13, 31, 16), "x", True), ((7, 33, 50), "xw", False)]
+SMALL = 500  # results up to which the slow interpreter is asked too
+rng = np.random.default_rng()
+
+
+def operand(name: str, shape: tuple[Dim, ...], fixed: bool = False) -> Node:
+    if fixed:
+        return constant(random_array(rng, BFLOAT16, shape, -2, 2), BFLOAT16)
+    return input_node(name, TensorType(BFLOAT16, shape))
+
+
+def product(m: Dim, k: Dim, n: Dim, *, fixed: bool = True, turned: str = "") -> Graph:
+    """relu(x @ w); `turned` names operands that lie along their other axis."""
+    x = operand("a", (k, m) if "x" in turned else (m, k))
+    w = operand("b", (n, k) if "w" in turned else (k, n), fixed)
+    made = ops.dot_general(x, w, lhs_contract=(0 if "x" in turned else 1,),
+                           rhs_contract=(1 if "w" in turned else 0,))
+    return Graph((x,) if fixed else (x, w), (ops.relu(made),))
+
+
+def code_for(target: Target, graph: Graph, numerics: str = "default") -> NativeCode:
+    optimized, _ = run_pipeline(graph, numerics=numerics)
+    built = build_program(optimized, machine_of(target, numerics), {})
+    verify_program(built.program)
+    return generate(built.program, built.outputs, optimized, target, numerics)
+
+
+def products_of(code: NativeCode) -> list[str]:
+    return [k.tile.product.name for k in code.program.kernels if k.tile is not None]
+
+
+def run(code: NativeCode, arrays: list[np.ndarray], sizes: dict[str, int]) -> np.ndarray:
+    """What the code gives: in this process, with instructions as functions, or under qemu."""
+    if code.target.isa == "neon":
+        types = [(tuple(evaluate_dim(d, sizes) for d in t.shape), t.dtype.numpy) for t in code.output_types]
+        dims = [sizes[s.name] for s in code.program.symbols]
+        return run_aarch64(code.objects(), arrays, types, code.constants, dims,
+                           len(dims) + len(code.code.derived),
+                           evaluate_dim(code.program.arena_bytes, sizes))[0]
+    program, _ = load_program(emulated(code), threads=1)
+    return program.call(*arrays)[0]
+
+
+def check(target: Target, graph: Graph, sizes: dict[str, int] | None = None,
+          numerics: str = "default") -> NativeCode:
+    """The code, which gives what the graph means; and so does, of small ones, the interpreter of its
+    schedule."""
+    code, sizes = code_for(target, graph, numerics), sizes or {}
+    shapes = [tuple(evaluate_dim(d, sizes) for d in n.shape) for n in graph.inputs]
+    arrays = [random_array(rng, BFLOAT16, s, -2, 2) for s in shapes]
+    exact = interpret(graph, arrays, precision="float64")[0]
+    found = [run(code, arrays, sizes)]
+    if exact.size < SMALL:
+        found.append(interpret_program(code.program, arrays, harsh=True)[0].reshape(exact.shape))
+    for result in found:
+        np.testing.assert_allclose(result.astype(np.float64), exact, rtol=2 ** -8,
+                                   atol=1e-5 * np.abs(exact).max(initial=0))
+    return code
+
+
+@pytest.mark.parametrize("target", ARMS, ids=lambda t: t.isa)
+@pytest.mark.parametrize(("sizes", "turned", "fixed"), PRODUCTS, ids=str)
+def test_matrix_product(sizes: tuple[int, int, int], turned: str, fixed: bool, target: Target) -> None:
+    assert products_of(check(target, product(*sizes, fixed=fixed, turned=turned))) == ["pairs"]
+
+
+@pytest.mark.parametrize("target", ARMS, ids=lambda t: t.isa)
+def test_open_sizes(target: Target) -> None:
+    graph = product(symbol("M", 1, 100), symbol("K", 1, 100), symbol("N", 1, 100), fixed=False)
+    for m, k, n in ((1, 1, 1), (17, 29, 40)):
+        assert products_of(check(target, graph, {"M": m, "K": k, "N": n})) == ["pairs"]
+
+
+@pytest.mark.parametrize("target", ARMS, ids=lambda t: t.isa)
+def test_batches_with_a_wide_result(target: Target) -> None:
+    x, y = operand("a", (3, 9, 40)), operand("b", (3, 40, 21))
+    made = ops.dot_general(x, y, lhs_contract=(2,), rhs_contract=(1,), lhs_batch=(0,), rhs_batch=(0,),
+                           result=FLOAT32)
+    assert products_of(check(target, Graph((x, y), (ops.maximum(made, 0.5),)))) == ["pairs"]
+
+
+@pytest.mark.parametrize("target", ARMS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("channels", [3, 16])
+def test_convolution(channels: int, target: Target) -> None:
+    x, weights = operand("a", (1, channels, 9, 11)), operand("w", (17, channels, 3, 3), fixed=True)
+    made = ops.conv(x, weights, **conv_case(2, padding=((1, 1),) * 2))
+    assert products_of(check(target, Graph((x,), (made,)))) == ["pairs"]
+
+
+@pytest.mark.parametrize("target", ARMS, ids=lambda t: t.isa)
+def test_special_values_go_through(target: Target) -> None:
+    """Infinities and NaN; and the last of an odd number of steps meets nothing but itself."""
+    graph = product(5, 7, 16, fixed=False)
+    a, b = (random_array(rng, BFLOAT16, n.shape, 1, 2) for n in graph.inputs)
+    a[0, 6], a[1, 0], b[3, 2] = np.inf, -np.inf, np.nan
+    code = code_for(target, graph)
+    got = run(code, [a, b], {}).astype(np.float32)
+    expected = interpret(graph, [a, b])[0].astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(expected))
+
+
+@pytest.mark.parametrize("target", ARMS, ids=lambda t: t.isa)
+def test_strict_numerics_widen(target: Target) -> None:
+    """There every product and sum is rounded as such, and denormals are numbers, which instructions take for
+    0."""
+    check(target, product(5, 33, 16), numerics="strict")
+    graph = product(5, 33, 16, fixed=False)
+    a, b = (np.full(n.shape, x, BFLOAT16.numpy) for n, x in zip(graph.inputs, (2.0 ** -130, 1.0)))
+    for numerics, form, expected in (("strict", "numbers", 33 * 2.0 ** -130), ("default", "pairs", 0.0)):
+        code = code_for(target, graph, numerics)
+        assert products_of(code) == [form]
+        np.testing.assert_array_equal(run(code, [a, b], {}).astype(np.float64), expected)
+
+
+@pytest.mark.parametrize("target", ARMS, ids=lambda t: t.isa)
+@pytest.mark.parametrize("rows", [192, 97], ids=str)
+def test_sums_of_pairs_stay_in_registers(rows: Dim, target: Target) -> None:
+    code = code_for(target, product(rows, 256, 256))
+    tile, = (k.tile for k in code.program.kernels if k.tile is not None)
+    fused = INSTRUCTION[target.isa]
+    hot = max(loops(code.assembly()), key=lambda loop: count(fused, loop))
+    height = tile.rows if rows != 97 else 11
+    assert count(fused, hot) == height * tile.vectors * UNROLL // 2
+    assert count(STACK, hot) == 0 and count(CALL, hot) == 0
+
+
+def test_the_schedule_says_so() -> None:
+    kernel, = (k for k in code_for(AVX512_BF16, product(96, 65, 100)).program.kernels if k.tile is not None)
+    text = print_kernel(kernel)
+    assert "rows 12 vectors 2 lanes 16 packed by pairs" in text and "bf16[4, 33, 32, 2]" in text
+    assert print_kernel(parse_kernel(text)) == text
