@@ -9,8 +9,8 @@ a contraction names (`packed by pairs`); code generation has the instructions (`
 | pairs | int16, bfloat16 | two steps of k, for a vector of columns | `[panel, k/2, lane, 2]` |
 
 Products of int16 are always taken in pairs, for nothing is lost where there is no instruction. Those of
-bfloat16 are where the machine has one, and not in strict numerics: the sum of a pair is rounded otherwise than
-one product after another, and denormals may count as 0 (docs/semantics.md).
+bfloat16 are where the machine has one, and not in strict numerics: the sum of a pair is rounded otherwise
+than one product after another, and denormals may count as 0 (docs/semantics.md).
 """
 from __future__ import annotations
 

@@ -89,12 +89,19 @@ _SKX = [*_ZEN3, "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "avx5
     (["fpu", "sse2"], "", "sse2", (), ("avx", "sse3"))])
 def test_instruction_sets(monkeypatch, flags, limit, isa, on, off):
     monkeypatch.setattr(host_module.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(host_module, "_x86_flags", lambda: set(flags))
+    monkeypatch.setattr(host_module, "_cpu_flags", lambda line: set(flags))
     target = host_module._host.__wrapped__(limit)
     assert target.isa == isa
     assert all(target.has(f) for f in on) and not any(target.has(f) for f in off)
     assert ("-prefer-256-bit" in target.features) == (isa == "avx512")
     emit_object(_LOOP, target.triple, target.cpu, target.features)
+
+
+@pytest.mark.parametrize(("flags", "products"), [(set(), set()), ({"asimd", "bf16"}, {"pairs"})])
+def test_an_arm_machine_multiplies_bfloat16_where_it_says_so(monkeypatch, flags, products):
+    monkeypatch.setattr(host_module.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(host_module, "_cpu_flags", lambda line: flags)
+    assert host_module._host.__wrapped__("").products == products
 
 
 def test_the_target_knob_limits_the_host():
