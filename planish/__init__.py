@@ -25,6 +25,7 @@ _LAZY = {
     "load_onnx": "planish.api:load_onnx",
     "make_graph": "planish.api:make_graph",
     "onnx": "planish.onnx",
+    "profile": "planish.inspect.profile:profile",
     "set_num_threads": "planish.runtime.threads:set_num_threads",
 }
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:  # the same table for type checkers and editors
     from planish.api import make_graph as make_graph
     from planish.compiler import compile_graph as compile_graph
     from planish.inspect.explain import explain as explain
+    from planish.inspect.profile import profile as profile
     from planish.runtime.threads import get_num_threads as get_num_threads
     from planish.runtime.threads import set_num_threads as set_num_threads
     from planish.torch.entry import compile as compile

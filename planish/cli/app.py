@@ -64,6 +64,7 @@ Peers = Annotated[str, typer.Option(metavar="NAME,...", help="Whom to compare wi
                                     "(the package onnx's evaluator, slow).")]
 PerNode = Annotated[bool, typer.Option("--per-node", help="Also compare the outputs of every node, and name "
                                        "the first that diverges.")]
+Seconds = Annotated[float, typer.Option(min=0, help="Seconds of calls; five calls at least.")]
 Budget = Annotated[float, typer.Option(min=0, help="Seconds to measure, at most.")]
 TriedOption = Annotated[bool, typer.Option("--tried", help="Also list every candidate, and its verdict.")]
 StageOption = Annotated[Stage, typer.Option(help="Which form of the program to print.")]
@@ -144,6 +145,30 @@ def bench(request: Request, rounds: Rounds = 10) -> None:
         show(benchmark(result))
     if result.refused.keys() & strategies.keys():
         raise typer.Exit(1)
+
+
+@model_command(app)
+def profile(request: Request, seconds: Seconds = 2.0) -> None:
+    """Tell where the time of a call goes, kernel by kernel.
+
+    Each kernel's runs, milliseconds of the slowest thread, share, GFLOP/s and GB/s; `inspect --stage loops`
+    prints the kernels under the same names.
+    """
+    from planish.inspect.profile import profiled
+
+    if request.options.strategy == "library":
+        raise UsageError("--strategy library: it runs op by op, and has no kernels to profile")
+    compiled = request.compile()
+    with progress(2) as say:
+        result = profiled(compiled, request.data.arrays, seconds, say)
+    if request.as_json:
+        from planish.inspect.explain import as_json
+
+        show_json(as_json(result))
+        return
+    from planish.inspect.tables import profile as shown
+
+    show(shown(result))
 
 
 @model_command(app)

@@ -2,6 +2,7 @@
 
     explain.py    what the compiler did: passes, rules, kernels, bytes, memory, compile time
     torch_program.py  what torch.compile makes of a function: breaks, recompiles, the share that runs compiled
+    profile.py    where the time of a call goes, kernel by kernel
     validate.py   how far the answers are from the float64 reference, output by output
     bench.py      how fast it is, beside its peers; refuses a time to who gives another answer
     nodes.py      the same node by node: the first that diverges

@@ -16,6 +16,7 @@ from planish.inspect.bench import Bench, Timing
 from planish.inspect.explain import Change, Explanation, Firing
 from planish.inspect.machine import MachineInfo
 from planish.inspect.nodes import NodeError, NodeValidation
+from planish.inspect.profile import Profile
 from planish.inspect.validate import OutputError, Validation
 from planish.tuning.record import Finding
 
@@ -151,6 +152,21 @@ def stages(what: Explanation) -> RenderableType:
     rows = [(name, f"{ms:.1f}") for name, ms in what.ms.items()] + [("total", f"{what.total_ms:.1f}")]
     origin = "" if what.origin == "compiled" else f" ({what.origin})"
     return table(f"Compile time{origin}", ["stage", "ms>"], rows)
+
+
+# --- profile
+
+def profile(what: Profile) -> RenderableType:
+    """A line per kernel, then what ran outside of kernels."""
+    lines = [(k.name, str(k.runs), k.ms, f"{k.gflops:.1f}", f"{k.gbytes:.1f}", op_names(k.ops))
+             for k in what.kernels]
+    lines += [("host", "", what.host_ms, "", "", "host ops, and the way into native code"),
+              ("rest", "", what.rest_ms, "", "", "launches, waiting for other threads")]
+    rows = ((name, runs, milliseconds(ms), f"{100 * ms / what.ms:.1f}", *others)
+            for name, runs, ms, *others in lines)
+    title = f"{what.name}: {milliseconds(what.ms)} ms per call, median of {what.calls}"
+    columns = ["kernel", "runs>", "ms>", "%>", "GFLOP/s>", "GB/s>", "ops*"]
+    return Group(table(f"{title}; inputs {', '.join(what.inputs)}", columns, rows), machine(what.machine))
 
 
 # --- validate

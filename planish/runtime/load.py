@@ -55,6 +55,12 @@ def _objects(code: NativeCode) -> list[bytes]:
     return objects
 
 
+def load_beside(code: NativeCode, other: NativeProgram, threads: int = 0) -> NativeProgram:
+    """A program over the constants of another one, which has the same; its code is kept nowhere."""
+    loaded = LoadedCode(link(_objects(code)), runtime().provided)
+    return NativeProgram(loaded, spec_of(code), other.constants, threads)
+
+
 def load_known(key: str, spec: ProgramSpec, contents: Sequence[Content],
                threads: int = 0) -> NativeProgram | None:
     """A program whose machine code is known by its key; None where the cache has lost it."""

@@ -62,6 +62,11 @@ class NativeProgram:
         door = _Door(self._core, missed)
         return runtime.builtin(door.table, door)
 
+    @property
+    def constants(self) -> Sequence[np.ndarray]:
+        """Its constants, as its code reads them."""
+        return self._core.constants
+
     def with_constants(self, constants: Sequence[np.ndarray]) -> NativeProgram:
         """The same code over other constants."""
         return NativeProgram(self._core.code, self.spec, constants, self._core.threads)

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from planish.capture.torch import decompositions, translate
+from planish.compiled import Compiled
 from planish.errors import ShapeError, SignatureError, UnsupportedOp
 from planish.torch.dynamo import compile_captured
-from planish.torch.program import TorchProgram
+from planish.torch.program import TorchProgram, feeder
 from planish.torch.settings import settings_of
 
 
@@ -69,15 +72,23 @@ class ExportedProgram:
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         from torch.utils import _pytree as pytree
 
+        results = self.program(self._arguments(args, keywords))
+        return pytree.tree_unflatten(self._written_back(results), self.exported.call_spec.out_spec)
+
+    def prepared(self, *args: Any, **keywords: Any) -> tuple[Compiled, list[np.ndarray]]:
+        """The compiled graph, and the arrays that go into it in such a call."""
+        arguments = self._arguments(args, keywords)
+        return self.compiled, [feeder(feed)(arguments) for feed in self.captured.feeds]
+
+    def _arguments(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
+        """All that the program takes, checked: what a call gives, and the tensors held."""
+        from torch.utils import _pytree as pytree
+
         spec = self.exported.call_spec
         ordered = {name: keywords[name] for name in _keyword_names(spec) if name in keywords}
         leaves, tree = pytree.tree_flatten((args, ordered if len(ordered) == len(keywords) else keywords))
         if tree != spec.in_spec:
             raise SignatureError(f"the program takes arguments of structure {spec.in_spec}, not {tree}")
-        results = self._run(leaves)
-        return pytree.tree_unflatten(results, spec.out_spec)
-
-    def _run(self, leaves: list[Any]) -> list[Any]:
         given = iter(leaves)
         arguments = [
             self.held[i] if i in self.held else next(given)
@@ -85,8 +96,7 @@ class ExportedProgram:
         ]
         for check in self._check:
             check(arguments)
-        results = self.program(arguments)
-        return self._written_back(results)
+        return arguments
 
     def _written_back(self, results: Sequence[Any]) -> list[Any]:
         """Results that are new values of buffers are copied to them; the rest is the user's."""

@@ -17,7 +17,7 @@ from planish import knobs
 from planish.capture.location import user_location
 from planish.capture.numpy import ACTIVE, Captured, NeedsValue, trace_function
 from planish.capture.pytree import Tree
-from planish.compiler import Options, Report, compile_graph
+from planish.compiler import Compiled, Options, Report, compile_graph
 from planish.errors import SignatureError
 from planish.logs import channel
 from planish.variants.program import Program
@@ -123,6 +123,12 @@ class Jitted:
 
     def lower(self, *args: Any, **keywords: Any) -> Lowered:
         return self.trace(*args, **keywords).lower()
+
+    def prepared(self, *args: Any, **keywords: Any) -> tuple[Compiled, list[np.ndarray]]:
+        """The compiled graph of such a call, and the arrays that go into it."""
+        leaves, tree = self._leaves(args, keywords)
+        program = self._program(leaves, tree)
+        return program.compiled, program.arrays(leaves)
 
     # --- arguments
 

@@ -42,8 +42,7 @@ class Program:
         return self.compiled(*arrays)[0] if self.is_simple else self.run(arrays)
 
     def run(self, leaves: Sequence[Any]) -> Any:
-        captured = self.captured
-        arrays = [np.asarray(leaves[f]) if isinstance(f, int) else f for f in captured.feeds]
+        captured, arrays = self.captured, self.arrays(leaves)
         if captured.writes or captured.contiguous:
             self._check_memory(leaves, arrays)
         outputs = list(self.compiled(*arrays))
@@ -52,6 +51,10 @@ class Program:
         for position, place in captured.writes:
             np.copyto(leaves[position], outputs[place])
         return captured.tree.unflatten([_result(r, leaves, outputs) for r in captured.results])
+
+    def arrays(self, leaves: Sequence[Any]) -> list[np.ndarray]:
+        """What goes into the graph."""
+        return [np.asarray(leaves[f]) if isinstance(f, int) else f for f in self.captured.feeds]
 
     def _check_memory(self, leaves: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
         """The function writes to arguments: they may not overlap with others, nor be read-only."""

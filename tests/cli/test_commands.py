@@ -18,7 +18,7 @@ from planish.compiler import STAGES
 from planish.knobs import KNOBS
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ["run", "bench", "inspect", "explain", "validate"]
+COMMANDS = ["run", "bench", "profile", "inspect", "explain", "validate"]
 
 
 def weights(path: str) -> dict[str, np.ndarray]:
@@ -69,6 +69,14 @@ def test_inspect_prints_the_stage(folder: Path, planish: Callable, stage: str, t
     assert outcome.code == 0, outcome.err
     assert text in outcome.out
     assert json.loads(planish("inspect", "layer.onnx", "--stage", stage, "--json").out)["stage"] == stage
+
+
+def test_profile_tells_where_the_time_goes(folder: Path, planish: Callable) -> None:
+    found = json.loads(planish("profile", "layer.onnx", "-i", "x=50x4", "--seconds", "0", "--json").out)
+    kernel, = found["kernels"]
+    assert kernel["runs"] == 1 and kernel["flops"] >= 2 * 50 * 4 * 3
+    assert 0 < kernel["ms"] <= found["ms"] and found["calls"] >= 5
+    assert "dot_general" in planish("profile", "layer.onnx", "--seconds", "0").out
 
 
 def test_explain_tells_what_was_done(folder: Path, planish: Callable) -> None:

@@ -40,6 +40,7 @@ CASES = {
     "unknown_peer": "validate layer.onnx --peers tensorflow",
     "unknown_pass": "explain layer.onnx --disable fold_constants,fuze",
     "no_such_stage": "inspect layer.onnx --strategy library --stage llvm",
+    "nothing_to_profile": "profile layer.onnx --strategy library",
     "output_folder_missing": "run layer.onnx --output nowhere/y.npz",
 }
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planish.codegen.llvm.clocks import TIMES, type_of_times, with_times
 from planish.codegen.llvm.emit import emit_all, emit_assembly
 from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.program import ProgramCode, write_program
@@ -87,3 +88,12 @@ def generate(program: Program, outputs: tuple[tuple[str, int], ...], graph: Grap
     loops = sum(isinstance(s, For) and s.parallel for s in program.steps)
     work = loops + sum(any(a.parallel for a in k.shared) for k in program.kernels)
     return NativeCode(program, code, target, inputs, results, work)
+
+
+def timed(code: NativeCode, numerics: str, threads: int) -> NativeCode:
+    """The same code with one output more, for the times of its launches on up to so many threads
+    (clocks.py)."""
+    program = with_times(code.program, threads)
+    written = write_program(program, code.target, numerics, code.code.derived, TIMES)
+    return replace(code, program=program, code=written,
+                   output_types=(*code.output_types, type_of_times(code.program, threads)))

@@ -11,13 +11,13 @@ runs the body; a barrier stands between kernels that depend on each other, unles
 All threads decide alike at a choice or a loop: each reads the predicate after a barrier, and none goes on to
 overwrite it before all have.
 A loop in which no launch is worth a barrier runs on thread 0 alone; what is worth one may depend on sizes.
-Equal kernels are written once.
+Equal kernels are written once. A timed body (clocks.py) also leaves what each launch took.
 """
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, takewhile
@@ -25,6 +25,7 @@ from math import prod
 
 from planish.codegen.llvm.builder import Builder, Cell, Module, Value
 from planish.codegen.llvm.builder import While as Loop
+from planish.codegen.llvm.clocks import Clocks
 from planish.codegen.llvm.contraction import write_contraction
 from planish.codegen.llvm.expressions import Expressions, Scope
 from planish.codegen.llvm.host import Target
@@ -50,9 +51,10 @@ class ProgramCode:
     derived: tuple[Dim, ...]
 
 
-def write_program(program: Program, target: Target, numerics: str,
-                  extra: tuple[Dim, ...] = ()) -> ProgramCode:
-    """The modules of a program; `extra` lists run-time sizes that the caller needs (dims of the outputs)."""
+def write_program(program: Program, target: Target, numerics: str, extra: tuple[Dim, ...] = (),
+                  times: str = "") -> ProgramCode:
+    """The modules of a program; `extra` lists run-time sizes that the caller needs (dims of the outputs),
+    `times` names the buffer for what each launch took, if that is wanted."""
     slots = {s.name: i for i, s in enumerate(program.symbols)}
     derived = tuple(dict.fromkeys(d for d in (*extra, program.arena_bytes) if not is_static(d)))
     kernels: dict[str, Callable[[], str]] = {}
@@ -62,7 +64,7 @@ def write_program(program: Program, target: Target, numerics: str,
         name = names[id(kernel)] = kernel_name(plain, slots, numerics)
         kernels.setdefault(name, partial(kernel_text, plain, name, target, slots, numerics))
     module = Module(target.triple, target.lacks)
-    _write_body(module, program, names, slots)
+    _write_body(module, program, names, slots, times)
     _write_derive(module, program, slots, derived)
     return ProgramCode(kernels, str(module), derived)
 
@@ -82,7 +84,8 @@ def kernel_text(kernel: Kernel, name: str, target: Target, slots: dict[str, int]
     return str(module)
 
 
-def _write_body(module: Module, program: Program, names: dict[int, str], slots: dict[str, int]) -> None:
+def _write_body(module: Module, program: Program, names: dict[int, str], slots: dict[str, int],
+                times: str) -> None:
     b = module.function("planish_body", [("ptr", "frame"), ("i64", "tid"), ("i64", "threads")])
     frame = b.parameters[0]
     buffers = b.load("ptr", frame, 8)
@@ -90,7 +93,10 @@ def _write_body(module: Module, program: Program, names: dict[int, str], slots: 
     pool = b.load("ptr", b.gep("i8", frame, b.i64(16)), 8)
     values = {s: b.load("i64", b.gep("i64", sizes, b.i64(i)), 8) for s, i in slots.items()}
     pointers = _Pointers(b, program, buffers, Expressions(b, _NO_KERNEL, {}, values, "default"))
-    _Body(b, program, names, pointers, sizes, pool).steps(program.steps)
+    clocks = Clocks(b, program, pointers(times)) if times else None
+    _Body(b, program, names, pointers, sizes, pool, clocks).steps(program.steps)
+    if clocks is not None:
+        clocks.close()
     b.ret()
 
 
@@ -102,8 +108,9 @@ class _Body:
     agree."""
 
     def __init__(self, b: Builder, program: Program, names: dict[int, str], pointers: _Pointers, sizes: Value,
-                 pool: Value):
+                 pool: Value, clocks: Clocks | None):
         self.b, self.names, self.pointers, self.sizes, self.pool = b, names, pointers, sizes, pool
+        self.clocks = clocks
         self.frame, self.tid, self.threads = b.parameters
         self.is_alone = False  # in a round of a parallel loop
         self.top = {id(step) for step in program.steps}
@@ -126,9 +133,8 @@ class _Body:
 
     def step(self, step: Step) -> None:
         if isinstance(step, Launch):
-            arguments = [*map(self.pointers, step.arguments), self.sizes, self.tid, self.threads, self.pool,
-                         self.b.i64(self.number(step))]
-            self.b.call(self.names[id(step.kernel)], "void", arguments)
+            with self.clocks.around(step, self.is_alone) if self.clocks else nullcontext():
+                self.launch(step)
         elif isinstance(step, CheckStep):
             self.check(step)
         elif isinstance(step, If):
@@ -141,6 +147,11 @@ class _Body:
                     self.while_loop(step)
                 else:
                     self.for_loop(step)
+
+    def launch(self, step: Launch) -> None:
+        arguments = [*map(self.pointers, step.arguments), self.sizes, self.tid, self.threads, self.pool,
+                     self.b.i64(self.number(step))]
+        self.b.call(self.names[id(step.kernel)], "void", arguments)
 
     @contextmanager
     def enough_threads(self, step: While | For) -> Iterator[None]:

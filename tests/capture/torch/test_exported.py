@@ -59,3 +59,12 @@ def test_out_of_range_is_a_shape_error() -> None:
     program = planish.from_exported(exported)
     with pytest.raises(ShapeError, match="from 2 to 8"):
         program(torch.randn(9, 6))
+
+
+def test_a_profile_of_what_was_exported() -> None:
+    exported = torch.export.export(nn.Linear(6, 4), (torch.randn(300, 6),))
+    found = planish.profile(planish.from_exported(exported), seconds=0)(torch.randn(300, 6))
+    (kernel,) = found.kernels
+    assert kernel.runs == 1 and kernel.flops >= 2 * 300 * 6 * 4 and 0 < kernel.ms <= found.ms
+    with pytest.raises(planish.errors.PlanishError, match="from_exported"):
+        planish.profile(nn.Linear(6, 4))(torch.randn(3, 6))
