@@ -318,6 +318,8 @@ def _conv_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     yield Sample((x(0, 3, 8, 9), x(4, 3, 3, 3)), conv_case(2), "empty batch")
     yield Sample((strided(x(2, 3, 8, 9)), x(3, 3, 3, 4).T), conv_case(2), "strided")
     yield Sample((x(4, 8, 32, 32), x(16, 8, 3, 3)), conv_case(2, padding=same), "parallel")
+    yield Sample((with_specials(rng, x(2, 3, 8, 9), dtype), x(4, 3, 3, 3)), conv_case(2, padding=same),
+                 "special")
     if dtype.is_narrow_float:
         yield Sample((x(2, 3, 8, 9), x(4, 3, 3, 3)), conv_case(2, result=FLOAT32), "result f32")
     if dtype.short == "i8":

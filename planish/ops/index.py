@@ -29,7 +29,7 @@ from planish.ops.rules import (
     require_one_per_axis,
     size_like,
 )
-from planish.ops.samples import random_array, special_values, strided
+from planish.ops.samples import random_array, special_values, strided, with_specials
 from planish.ops.shape import AxisAttributes
 from planish.types import INT8, INT32, INT64, UINT8, Dim, DType, Shape, TensorType, is_static
 
@@ -218,6 +218,8 @@ def _take_along_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Samp
     yield Sample((x(9, 5), random_index(rng, 9, (4, 5), outside=True)), {"axis": 0}, "outside")
     yield Sample((x(9, 5), random_index(rng, 9, (0, 5))), {"axis": 0}, "no indices")
     yield Sample((strided(x(9, 7)), random_index(rng, 9, (7, 5)).T), {"axis": 0}, "strided")
+    yield Sample((with_specials(rng, x(9, 17), dtype), random_index(rng, 17, (9, 33))), {"axis": 1}, "special")
+    yield Sample((x(1, 1), random_index(rng, 1, (1, 1))), {"axis": 0}, "size-1")
     yield Sample((x(70, 1000), random_index(rng, 1000, (70, 1000))), {"axis": 1}, "parallel")
 
 
@@ -282,6 +284,7 @@ def _gather_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     yield Sample((x(4, 5), random_index(rng, 9, (17, 2), outside=True)), plain, "outside")
     yield Sample((x(4, 5), random_index(rng, 4, (0, 1))), plain, "no indices")
     yield Sample((strided(x(5, 9)), random_index(rng, 5, (2, 7)).T), plain, "strided")
+    yield Sample((with_specials(rng, x(9, 17), dtype), random_index(rng, 9, (33, 1))), plain, "special")
     yield Sample((x(100, 16), random_index(rng, 100, (4400, 1))), plain, "parallel")
 
 
@@ -331,7 +334,8 @@ def _dynamic_slice_samples(rng: np.random.Generator, dtype: DType) -> Iterator[S
         x = random_array(rng, dtype, (7, 17))
         yield Sample((x, *starts), {"sizes": (3, 8)}, label)
         yield Sample((strided(x), *starts), {"sizes": (7, 1)}, f"{label}, strided")
-    yield Sample((random_array(rng, dtype, (7, 17)), *starts), {"sizes": (0, 8)}, "empty")
+    yield Sample((with_specials(rng, x, dtype), *starts), {"sizes": (5, 9)}, "special")
+    yield Sample((x, *starts), {"sizes": (0, 8)}, "empty")
     yield Sample((random_array(rng, dtype, (300, 300)), *starts), {"sizes": (270, 260)}, "parallel")
 
 
@@ -367,6 +371,8 @@ def _update_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         x = random_array(rng, dtype, (7, 17))
         yield Sample((x, random_array(rng, dtype, (3, 8)), *starts), {}, label)
         yield Sample((strided(x), random_array(rng, dtype, (17, 7)).T, *starts), {}, f"{label}, strided")
+    specials = (with_specials(rng, random_array(rng, dtype, shape), dtype) for shape in ((7, 17), (3, 8)))
+    yield Sample((*specials, *starts), {}, "special")
     yield Sample((x, random_array(rng, dtype, (0, 8)), *starts), {}, "empty")
     yield Sample((random_array(rng, dtype, (300, 300)), random_array(rng, dtype, (270, 260)), *starts), {},
                  "parallel")

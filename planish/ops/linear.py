@@ -28,7 +28,7 @@ from planish.ops.rules import (
     require_equal_sizes,
     require_same_dtype,
 )
-from planish.ops.samples import random_array, strided
+from planish.ops.samples import random_array, special_values, strided, with_specials
 from planish.types import (
     BOOL,
     FLOAT32,
@@ -100,6 +100,7 @@ def _matmul_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
                  ((2, 3, 8), (8,)), ((3, 0), (0, 5)), ((0, 3, 4), (4, 2)), ((1, 1), (1, 1))):
         yield Sample((x(*a), x(*b)), {}, f"{a} @ {b}")
     yield Sample((strided(x(9, 17)), x(8, 17).T), {}, "strided")
+    yield Sample((with_specials(rng, x(5, 9), dtype), x(9, 17)), {}, "special")
     yield Sample((x(150, 128), x(128, 470)), {}, "parallel")
 
 
@@ -211,7 +212,16 @@ def _attention_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sampl
                  {**plain, "hidden": -3.0}, "two masks")
     yield Sample((x(3, 50, 8), x(3, 290, 8), x(3, 290, 12), x(3, 50, 290)), plain, "mask and blocks")
     yield Sample((x(2, 0, 8), x(2, 3, 8), x(2, 3, 8)), plain, "no queries")
+    yield Sample((_with_infinities(rng, x(2, 9, 8)), _with_infinities(rng, x(2, 17, 8)), x(2, 17, 8)), plain,
+                 "special")
     yield Sample((x(16, 130, 32), x(16, 140, 32), x(16, 140, 32)), plain, "parallel")
+
+
+def _with_infinities(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
+    """With a NaN and infinities of both signs somewhere."""
+    at = rng.choice(array.size, 3, replace=False)
+    array.reshape(-1)[at] = np.nan, np.inf, -np.inf
+    return array
 
 
 attention = define("attention", "linear", _attention_rule, operands=None, dtypes=FLOATS,
@@ -269,6 +279,8 @@ def _one_hot_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]
             yield Sample((random_array(rng, dtype, shape, -2, 9),), {"depth": 7, "dtype": of},
                          f"{shape} to {of.short}")
     yield Sample((random_array(rng, dtype, (9,)),), {"depth": 0, "dtype": FLOAT32}, "no depth")
+    yield Sample((special_values(dtype),), {"depth": 7, "dtype": FLOAT32}, "special")
+    yield Sample((strided(random_array(rng, dtype, (5, 7), -2, 9)),), {"depth": 7, "dtype": INT32}, "strided")
     yield Sample((random_array(rng, dtype, (1100,), 0, 64),), {"depth": 64, "dtype": FLOAT32}, "parallel")
 
 

@@ -28,7 +28,7 @@ from planish.ops.rules import (
     require_same_dtype,
     size_like,
 )
-from planish.ops.samples import random_array, strided
+from planish.ops.samples import random_array, strided, with_specials
 from planish.types import INT32, INT64, DType, TensorType
 
 
@@ -186,6 +186,9 @@ def _along_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         index = random_index(rng, 9, (5, 4)).T
         yield Sample((strided(x(9, 5)), index, strided(x(4, 5))), {"axis": 0, "reduction": reduction},
                      f"{reduction}, strided")
+        yield Sample((with_specials(rng, x(9, 5), dtype), random_index(rng, 9, (4, 5)),
+                      with_specials(rng, x(4, 5), dtype)), {"axis": 0, "reduction": reduction},
+                     f"{reduction}, special")
     yield Sample((x(70, 1000), random_index(rng, 1000, (70, 1000)), x(70, 1000)),
                  {"axis": 1, "reduction": _reductions(dtype)[-1]}, "parallel")
 
@@ -204,6 +207,8 @@ def _nd_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
         yield Sample((x(4, 5), random_index(rng, 4, (0, 1)), x(0, 5)), how, f"{reduction}, no updates")
         yield Sample((strided(x(4, 5)), random_index(rng, 4, (1, 7)).T, strided(x(7, 5))), how,
                      f"{reduction}, strided")
+        yield Sample((with_specials(rng, x(9, 5), dtype), random_index(rng, 9, (17, 1)),
+                      with_specials(rng, x(17, 5), dtype)), how, f"{reduction}, special")
     yield Sample((x(100, 16), random_index(rng, 100, (4400, 1)), x(4400, 16)),
                  {"reduction": _reductions(dtype)[-1]}, "parallel")
 

@@ -23,7 +23,7 @@ from planish.ops.rules import (
     require_same_dtype,
     unbroadcast,
 )
-from planish.ops.samples import joined, random_array, varied
+from planish.ops.samples import joined, random_array, special_values, varied
 from planish.types import Dim, DType, Shape, TensorType, broadcast_shapes, element_count
 from planish.types.dim import maximum as largest
 
@@ -250,6 +250,7 @@ def _concat_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Sample]:
     yield Sample((x(3, 4), x(3, 1), x(3, 0), x(3, 9)), {"axis": 1}, "axis 1, one of them empty")
     yield Sample((x(5),), {"axis": 0}, "one operand")
     yield Sample((x(3, 4).T, x(4, 8)[:, ::2]), {"axis": 1}, "strided")
+    yield Sample((special_values(dtype), x(9), special_values(dtype)), {"axis": 0}, "special")
     yield Sample((x(35_000), x(35_000)), {"axis": 0}, "parallel")
 
 
