@@ -26,6 +26,7 @@
         }
     }
 
+Steps alike that follow one another are written as one: `vectorize(a b c, 8)`.
 A store that joins what is there names the op: `y[i[a]] add= x[a]`. A map without axes is also a name for
 its value, and then may store nothing. A reduction `at` points stores what it comes to there. Braces hold the
 stages of a loop around them. `size` names what stands in a text often. Lines that do not apply are left out.
@@ -36,7 +37,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, groupby
 
 from planish.errors import ParseError
 from planish.schedule.expression import Scope, Speller, spell_load
@@ -129,11 +130,18 @@ def _header(kernel: Kernel) -> Iterator[str]:
         yield f"  tile {groups} rows {t.rows} vectors {t.vectors} lanes {t.lanes}" + " packed" * t.packed \
             + f" by {t.product.name}" * (t.product is not NUMBERS)
     if kernel.steps:
-        yield "  steps " + ", ".join(map(str, kernel.steps))
+        yield "  steps " + ", ".join(_steps(kernel.steps))
     if kernel.ops:
         yield "  ops " + ", ".join(kernel.ops)
     if kernel.serial:
         yield "  serial"
+
+
+def _steps(steps: Sequence[Step]) -> Iterator[str]:
+    """Neighbours that differ in their first argument only are written as one."""
+    for (name, rest), alike in groupby(steps, lambda s: (s.name, s.arguments[1:])):
+        first = " ".join(str(s.arguments[0]) for s in alike if s.arguments)
+        yield str(Step(name, (first, *rest)))
 
 
 def _axes(axes: Sequence[Axis]) -> str:
@@ -245,9 +253,12 @@ def _axis(text: str, scope: Scope) -> Axis:
     return axis
 
 
-def _step(text: str) -> Step:
+def _parsed_steps(text: str) -> Iterator[Step]:
     name, arguments = matched(re.compile(r"(\w+)\((.*)\)$"), text, "a step")
-    return Step(name, tuple(int(a) if re.fullmatch(r"-?\d+", a) else a for a in split_commas(arguments)))
+    firsts, *rest = split_commas(arguments) or [""]
+    for first in firsts.split() or [""]:
+        words = [a for a in (first, *rest) if a]
+        yield Step(name, tuple(int(a) if re.fullmatch(r"-?\d+", a) else a for a in words))
 
 
 class _Parser:
@@ -263,7 +274,7 @@ class _Parser:
         arguments = [[self.buffer(b) for b in split_commas(side)] for side in (inputs, outputs)]
         rows = [self.buffer(line, "row") for line in self.take("row ")]
         tiles = [self.tile(line) for line in self.take("tile ")]
-        steps = [_step(s) for line in self.take("steps ") for s in split_commas(line)]
+        steps = [step for line in self.take("steps ") for s in split_commas(line) for step in _parsed_steps(s)]
         ops = [op for line in self.take("ops ") for op in split_commas(line)]
         serial = bool(self.take("serial"))
         loops = [a for line in self.take("for ", ":") for a in split_commas(line.removesuffix(":"))]

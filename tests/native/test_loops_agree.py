@@ -24,19 +24,20 @@ GOLDENS = Path(__file__).parent / "goldens"
 rng = np.random.default_rng()
 
 
-def weight(*shape: int) -> Node:
-    return constant(rng.normal(size=shape).astype(np.float32))
+def weight(*shape: int, terms: int) -> Node:
+    """So that sums of that many terms are about 1."""
+    return constant((rng.normal(size=shape) / np.sqrt(terms)).astype(np.float32))
 
 
 def product(m: int, k: int, n: int) -> tuple[Callable, list[tuple[int, ...]]]:
-    return lambda x, b: ops.relu(ops.add(ops.matmul(x, weight(k, n)), b)), [(m, k), (n,)]
+    return lambda x, b: ops.relu(ops.add(ops.matmul(x, weight(k, n, terms=k)), b)), [(m, k), (n,)]
 
 
 def convolution(h: int, w: int, channels: int, out: int) -> tuple[Callable, list[tuple[int, ...]]]:
     """3 x 3 between two of 1 x 1: its operand and its result lie channels innermost."""
     def conv(x: Node, out: int, size: int) -> Node:
         case = conv_case(2, padding=((size // 2, size // 2),) * 2)
-        return ops.conv(x, weight(out, x.shape[1], size, size), **case)
+        return ops.conv(x, weight(out, x.shape[1], size, size, terms=x.shape[1] * size ** 2), **case)
 
     def function(x: Node) -> Node:
         return conv(ops.relu(conv(ops.relu(conv(x, channels, 1)), out, 3)), 5, 1)
