@@ -218,7 +218,8 @@ def _take_along_samples(rng: np.random.Generator, dtype: DType) -> Iterator[Samp
     yield Sample((x(9, 5), random_index(rng, 9, (4, 5), outside=True)), {"axis": 0}, "outside")
     yield Sample((x(9, 5), random_index(rng, 9, (0, 5))), {"axis": 0}, "no indices")
     yield Sample((strided(x(9, 7)), random_index(rng, 9, (7, 5)).T), {"axis": 0}, "strided")
-    yield Sample((with_specials(rng, x(9, 17), dtype), random_index(rng, 17, (9, 33))), {"axis": 1}, "special")
+    yield Sample((with_specials(rng, x(9, 17), dtype), random_index(rng, 17, (9, 33))), {"axis": 1},
+                 "special")
     yield Sample((x(1, 1), random_index(rng, 1, (1, 1))), {"axis": 0}, "size-1")
     yield Sample((x(70, 1000), random_index(rng, 1000, (70, 1000))), {"axis": 1}, "parallel")
 

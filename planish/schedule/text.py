@@ -274,7 +274,7 @@ class _Parser:
         arguments = [[self.buffer(b) for b in split_commas(side)] for side in (inputs, outputs)]
         rows = [self.buffer(line, "row") for line in self.take("row ")]
         tiles = [self.tile(line) for line in self.take("tile ")]
-        steps = [step for line in self.take("steps ") for s in split_commas(line) for step in _parsed_steps(s)]
+        steps = [s for line in self.take("steps ") for a in split_commas(line) for s in _parsed_steps(a)]
         ops = [op for line in self.take("ops ") for op in split_commas(line)]
         serial = bool(self.take("serial"))
         loops = [a for line in self.take("for ", ":") for a in split_commas(line.removesuffix(":"))]
