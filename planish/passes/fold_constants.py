@@ -44,6 +44,26 @@ def computed(node: Node) -> Node:
     return _Folder().folded(node)
 
 
+MOST_NODES = 64  # under a node that is looked at for what it holds
+
+
+def content_of(node: Node) -> Content | None:
+    """What a node holds that hangs on constants alone, on few of them; None for any other."""
+    folder, waiting = _Folder(), [node]
+    for _ in range(MOST_NODES):
+        one = waiting[-1]
+        missing = [o for o in one.operands if o not in folder.source_bytes]
+        if missing:
+            waiting.append(missing[0])
+        elif one.op.name != "constant" and not folder.hangs_on_constants(one):
+            return None
+        else:
+            folder.hangs_on_constants(waiting.pop())
+        if not waiting:
+            return folder.content(node)
+    return None
+
+
 @dataclass
 class _Folder:
     """The bytes of the constants that nodes hang on which hang on constants alone, and what they hold."""

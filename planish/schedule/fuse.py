@@ -16,6 +16,7 @@ from typing import TypeVar
 from planish.ir.graph import Graph
 from planish.ir.node import Node
 from planish.schedule.attention import ATTENTION, have_same_scores, is_sums
+from planish.schedule.causal import causal_form
 from planish.schedule.kernel import (
     Axis,
     Buffer,
@@ -75,12 +76,14 @@ class Group:
 @dataclass
 class Fused:
     """What fusion gives: kernels in order (and control ops, whose graphs have kernels of their own), the
-    buffers of the roots, views of buffers, and the decisions."""
+    buffers of the roots, views of buffers, and the decisions. `causal` has the other form of kernels that
+    have two, by name (causal.py)."""
 
     kernels: list[Kernel | Node]
     buffers: dict[Node, Buffer]
     views: dict[str, str]
     decisions: list[str]
+    causal: dict[str, Kernel]
 
 
 def fuse(graph: Graph, hint: dict[str, int], *, disable: frozenset[str] = frozenset(),
@@ -100,6 +103,7 @@ class _Fusion:
         self.groups: list[Group] = []
         self.decisions: list[str] = []
         self.views: dict[str, str] = {}
+        self.causal: dict[str, Kernel] = {}
 
     def with_memory(self) -> list[Node]:
         return [n for n in self.graph.nodes() if has_memory(n)] + self.roots
@@ -108,7 +112,7 @@ class _Fusion:
         for root in self.roots:
             self.place(root)
         kernels = [k for g in self.ordered() for k in ([g.control] if g.control else self.kernels(g))]
-        return Fused(kernels, self.buffers, self.views, self.decisions)
+        return Fused(kernels, self.buffers, self.views, self.decisions, self.causal)
 
     # --- grouping
 
@@ -276,6 +280,8 @@ class _Fusion:
     def kernels(self, group: Group) -> list[Kernel | Node]:
         """The kernel of a group, after those that fill the borders of its values."""
         kernel = self.kernel(group)
+        if self.merging and (causal := self.causal_roots(group.roots)):
+            self.causal[kernel.name] = replace(self.kernel(group, causal), name=f"{kernel.name}_causal")
         bordered = [r for r in group.roots if has_border(r) and r.shape != r.operands[0].shape]
         borders: list[Kernel | Node] = [border_of(r, self.buffers[r], f"{kernel.name}_border{i or ''}")
                                         for i, r in enumerate(bordered)]
@@ -283,9 +289,19 @@ class _Fusion:
         is_spread = first.op.name == "conv" and has_phases(first)
         return [*borders, *(in_phases(kernel, first) if is_spread else (kernel,))]
 
-    def kernel(self, group: Group) -> Kernel:
+    def causal_roots(self, roots: list[Node]) -> list[Node]:
+        """The roots of an attention as causal ones, which have the same memory; none if they are no such."""
+        made = [causal_form(r) for r in roots] if roots[0].op.name in ATTENTION else [None]
+        found = [r for r in made if r is not None]
+        if len(found) < len(made):
+            return []
+        self.buffers |= {new: self.buffers[old] for new, old in zip(found, roots)}
+        return found
+
+    def kernel(self, group: Group, forms: list[Node] | None = None) -> Kernel:
+        """The kernel of a group's roots, perhaps written in other forms of them."""
         rank = self.own_rank(group)
-        stages, views, tiles = self.build(group.roots, rank)
+        stages, views, tiles = self.build(forms or group.roots, rank)
         self.views.update(views)
         inside = {r for r in group.roots if self.is_internal(group, r, rank)}
         sorts = {s.buffer.name for stage in stages if isinstance(stage, Sort) for s in stage_stores(stage)}

@@ -13,6 +13,7 @@ from planish.ir.graph import Graph
 from planish.ir.node import Node
 from planish.schedule.attention import is_attention, schedule_points
 from planish.schedule.buffers import Buffers
+from planish.schedule.causal import are_usual
 from planish.schedule.choice import ANALYTIC, Choice
 from planish.schedule.choose import schedule_loops, share_out
 from planish.schedule.contraction import schedule_contraction
@@ -22,10 +23,11 @@ from planish.schedule.kernel import Axis, Buffer, Kernel, Load, Stage, Store
 from planish.schedule.layout import assign_layouts, in_memory_order
 from planish.schedule.machine import Machine
 from planish.schedule.prepare import prepare
-from planish.schedule.program import CONTROL, CheckStep, For, Launch, Step, every_step
+from planish.schedule.program import CONTROL, CheckStep, For, If, Launch, Step, every_step
+from planish.schedule.rebuild import replace_buffers
 from planish.schedule.sorting import with_work
 from planish.schedule.strips import Cut, runs, told
-from planish.types import TensorType, symbol, symbols_of
+from planish.types import BOOL, FLOAT32, TensorType, symbol, symbols_of
 
 Where = tuple[tuple[str, int], ...]
 
@@ -92,12 +94,24 @@ class Lowering:
                 steps += ControlLowering(self, one, buffers).steps()
             elif isinstance(one, list):
                 steps += self.chain(one, strips, buffers)
+            elif one.name in fused.causal and "schedule" not in self.disable:
+                steps += self.in_two_forms(one, fused.causal[one.name], buffers)
             else:
                 steps += self.launches(one, buffers)
         return _with_checks(steps, graph.effects, buffers)
 
     def launches(self, kernel: Kernel, buffers: Buffers) -> list[Step]:
         return [self.launch(k, buffers) for k in self.scheduled(kernel, buffers)]
+
+    def in_two_forms(self, kernel: Kernel, causal: Kernel, buffers: Buffers) -> list[Step]:
+        """An attention whose mask is causal: without the mask where all it reads is of usual size."""
+        causal = replace_buffers(causal, {b.name: b for b in kernel.arguments})
+        usual = buffers.add(Buffer(f"{self.new_prefix()}usual", TensorType(BOOL))).name
+        read = [b for b in causal.inputs if b.dtype is FLOAT32]
+        look = self.region(are_usual([b.type for b in read]), [buffers.owner(b.name) for b in read], [usual],
+                           buffers)
+        then, otherwise = (tuple(self.launches(k, buffers)) for k in (causal, kernel))
+        return [*look, If(usual, then, otherwise)]
 
     def chain(self, cuts: list[Cut], strips: int, buffers: Buffers) -> list[Step]:
         """A parallel loop over strips of a chain, after what packs the operands that all strips read whole;

@@ -24,6 +24,7 @@ from planish.passes.pipeline import run_pipeline
 from planish.schedule.build import build_program
 from planish.types import (
     BFLOAT16,
+    BOOL,
     FLOAT16,
     FLOAT32,
     FLOAT64,
@@ -143,6 +144,11 @@ def attention(q: Node, k: Node, v: Node, mask: Node) -> list[Node]:
     return [ops.attention(q, k, v, causal=True), ops.attention(q, k, v, mask)]
 
 
+def masked_attention(q: Node, k: Node, v: Node) -> list[Node]:
+    """With a causal mask, of which both forms are compiled."""
+    return [ops.attention(q, k, v, constant(np.tri(q.shape[-2], dtype=bool), BOOL))]
+
+
 def weighted(x: Node) -> Node:
     weights = random_array(np.random.default_rng(3), x.dtype, (x.shape[1], 45))
     return ops.matmul(x, constant(weights, x.dtype))
@@ -166,6 +172,7 @@ PROGRAMS: dict[str, Spec] = {
     **{f"attention {s}x{t}": (attention, "composite", [
         (F, (2, s, 20)), (F, (2, t, 20)), (F, (2, t, 37)), (F, (s, t))])
        for s, t in ((21, 19), (67, 290), (3, 41))},
+    "attention, causal mask": (masked_attention, "composite", [(F, (2, 67, 20))] * 3),
     **{f"weights {m} {d}": (weighted, "contraction", [(d, (m, 33))])
        for m, d in ((1, FLOAT16), (7, BFLOAT16))},
     "conv": (conv, "contraction", [(F, (2, 5, 13, 11)), (F, (9, 5, 3, 3))]),

@@ -10,6 +10,12 @@ from planish.compiler import Options, compile_graph
 from planish.ir import Graph, Node, constant, input_node, interpret
 from planish.ops.rules import ops
 from planish.ops.samples import random_array
+from planish.passes.pipeline import run_pipeline
+from planish.schedule.build import build_program
+from planish.schedule.machine import Machine
+from planish.schedule.program import If
+from planish.schedule.program_interpret import interpret_program
+from planish.schedule.program_verify import verify_program
 from planish.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, DType, TensorType, dtype_of, symbol
 
 PARTS = Options(disable=frozenset({"recognise"}))
@@ -308,3 +314,84 @@ def test_heads_side_by_side_for_the_product_that_sums_over_them() -> None:
     assert attention.outputs[0].order == product.inputs[0].order == (0, 2, 1, 3)
     expected, = interpret(graph, arrays, precision="float64")
     np.testing.assert_allclose(compiled(*arrays)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+# --- masks that are causal
+
+LATER = np.triu(np.ones((70, 70), bool), 1)
+HIDING = {"bool": ~LATER, "inf": np.where(LATER, -np.inf, 0).astype(np.float32),
+          "lowest": np.where(LATER, np.finfo(np.float32).min, 0).astype(np.float32)[None]}
+
+
+def masked_graph(mask: Node, batch: tuple[int, ...] = (2,), features: int = 8, **attributes: Any) -> Graph:
+    length = mask.shape[-1]
+    inputs = tuple(input_node(n, TensorType(FLOAT32, (*batch, length, features))) for n in "qkv")
+    return Graph(inputs, (ops.attention(*inputs, mask, **attributes),))
+
+
+def forms_of(graph: Graph) -> int:
+    """How many kernels there are for the one attention."""
+    return sum("attention" in k.ops for k in compile_graph(graph).report.kernels)
+
+
+@pytest.mark.parametrize("kind", HIDING)
+@pytest.mark.parametrize("unseen", ["nan", "zero_nan"])
+def test_a_causal_mask_is_no_mask_over_usual_numbers(kind: str, unseen: str) -> None:
+    """Whatever numbers come, the answer is that of the formula with the mask; NaN that only a hidden score or
+    value has is seen in it."""
+    mask = HIDING[kind]
+    graph = masked_graph(constant(mask, dtype_of(mask)), (2, 3), unseen=unseen)
+    assert forms_of(graph) == 2
+    ones, twos = (compile_graph(graph, Options(threads=t)) for t in (1, 2))
+    usual = operands((2, 3), 70, 70, 8, 8)
+    for which, value in ((0, 1.0), *((i, v) for i in range(3) for v in (np.nan, np.inf, -np.inf, 1e30))):
+        arrays = [a.copy() for a in usual]
+        arrays[which][1, 2, 66, 3] = value
+        expected = interpret(graph, arrays, precision="float64")[0]
+        actual = ones(*arrays)[0]
+        np.testing.assert_allclose(actual, expected, rtol=2.0 ** -16, atol=2.0 ** -15)
+        np.testing.assert_array_equal(twos(*arrays)[0], actual)
+
+
+def test_the_loops_of_both_forms_mean_the_same() -> None:
+    machine = Machine(threads=2)
+    graph, _ = run_pipeline(masked_graph(constant(HIDING["inf"][:50, :50], FLOAT32)))
+    program = verify_program(build_program(graph, machine, {}).program)
+    choice, = (s for s in program.steps if isinstance(s, If))
+    usual = operands((2,), 50, 50, 8, 8)
+    for value in (1.0, np.nan):
+        usual[1][1, 44, 3] = value
+        expected = interpret(graph, usual, precision="float64")[0]
+        np.testing.assert_allclose(interpret_program(program, usual)[0], expected, rtol=1e-5, atol=1e-5)
+    assert [len(region) for region in choice.regions] == [1, 1]
+
+
+def test_a_condition_on_constants_is_a_causal_mask() -> None:
+    """As exporters write it: where(condition, 0, lowest)."""
+    hidden = constant(np.float32(np.finfo(np.float32).min), FLOAT32)
+    seen = constant(np.tri(260, dtype=bool), BOOL)
+    mask = ops.select(seen, constant(np.float32(0), FLOAT32), hidden)
+    graph = masked_graph(mask, (1, 2), 16)
+    assert forms_of(graph) == 2
+    arrays = operands((1, 2), 260, 260, 16, 16)
+    expected = interpret(graph, arrays, precision="float64")[0]
+    np.testing.assert_allclose(compile_graph(graph)(*arrays)[0], expected, rtol=2.0 ** -16, atol=2.0 ** -15)
+
+
+@pytest.mark.parametrize("place, number", [((0, 69), 0), ((69, 0), -np.inf), ((5, 4), 1e-30), ((3, 60), -1e9),
+                                           ((68, 69), np.nan), ((30, 30), np.nan)], ids=str)
+def test_masks_that_are_nearly_causal(place: tuple[int, int], number: float) -> None:
+    mask = HIDING["inf"].copy()
+    mask[place] = number
+    graph = masked_graph(constant(mask, FLOAT32))
+    assert forms_of(graph) == 1
+    arrays = operands((2,), 70, 70, 8, 8)
+    expected = interpret(graph, arrays, precision="float64")[0]
+    np.testing.assert_allclose(compile_graph(graph)(*arrays)[0], expected, rtol=2.0 ** -16, atol=2.0 ** -15)
+
+
+def test_masks_that_hide_otherwise() -> None:
+    seen = constant(HIDING["bool"], BOOL)
+    assert forms_of(masked_graph(seen, hidden=-3.0)) == 1
+    assert forms_of(masked_graph(seen, scale=2.0 ** 11)) == 1
+    assert forms_of(masked_graph(constant(np.broadcast_to(HIDING["bool"], (2, 70, 70)).copy(), BOOL))) == 1
