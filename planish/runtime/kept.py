@@ -11,7 +11,8 @@ one for each form of constants in a process, so weights that go on changing do n
 
 Layout: the arrays, each filled up to whole lines, then the trailer: magic, digest of the key, the system's
 boot the file was written in, digest of the arrays. Within that boot a renamed file is whole; after another
-the arrays are held to their digest, as a crash may have lost what was not yet on the disk.
+the arrays are held to their digest, as a crash may have lost what was not yet on the disk. Whatever is in a
+mapped file is read for a digest, and given back, a few megabytes at a time.
 """
 from __future__ import annotations
 
@@ -24,8 +25,7 @@ import os
 import struct
 import tempfile
 import threading
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,11 +36,11 @@ from planish.logs import channel
 from planish.ops.content import Content, dependencies
 from planish.runtime.cache import Cache, default_cache
 from planish.runtime.digest import digests
-from planish.runtime.packing import LINE
+from planish.runtime.packing import Wanted, arrays_over, bytes_of, whole_lines
 from planish.runtime.resident import leave
 
 SMALLEST = 64 << 20  # bytes of constants from which they are kept: fewer are packed as soon
-BATCH = 64 << 20     # bytes of arrays that are read at once
+WINDOW = 8 << 20     # bytes of arrays that are read at once
 _MAGIC = b"PLKEPT01"
 _TRAILER = struct.Struct("<8s32s36s32s")
 
@@ -51,7 +51,8 @@ def place_for(made: Sequence[Content], threads: int) -> Place | None:
     """Where constants are kept; None for few, for more than half of what the cache may hold, where there is
     no cache on disk, and for what has no form."""
     cache = default_cache()
-    total = sum(_filled(c.nbytes) for c in made)
+    wanted = [shape_and_dtype(c) for c in made]
+    total = bytes_of(wanted)
     if not SMALLEST <= total <= cache.limit // 2 or cache.place("") is None:
         return None
     order = dependencies(made, behind_values=True)
@@ -62,7 +63,7 @@ def place_for(made: Sequence[Content], threads: int) -> Place | None:
         return None
     form = f"{program_version()} {json.dumps([lines, [places[c] for c in made]])}"
     arrays = [one.value for one in order if one.derivation is None]
-    return Place(cache, form, arrays, threads, [shape_and_dtype(c) for c in made])
+    return Place(cache, form, arrays, threads, wanted)
 
 
 def _line(content: Content, places: dict[Content, int]) -> list[object]:
@@ -77,34 +78,15 @@ def shape_and_dtype(content: Content) -> tuple[tuple[int, ...], np.dtype]:
     return tuple(d for d in content.type.shape if isinstance(d, int)), content.type.dtype.numpy
 
 
-def _filled(size: int) -> int:
-    return -(-size // LINE) * LINE
-
-
-def _digests(arrays: Sequence[np.ndarray], threads: int) -> list[bytes]:
-    """A digest of each, some megabytes at a time: arrays in mapped files are not kept in memory."""
-    found: list[bytes] = []
-    waiting: list[np.ndarray] = []
-    for array in arrays:
-        waiting.append(array)
-        if sum(a.nbytes for a in waiting) >= BATCH or array is arrays[-1]:
-            found += digests(waiting, threads)
-            for one in waiting:
-                leave(one)
-            waiting = []
-    return found + digests(waiting, threads)
-
-
 class Place:
     """The file of constants of a form that follow from arrays."""
 
-    def __init__(self, cache: Cache, form: str, sources: Sequence[np.ndarray], threads: int,
-                 wanted: Sequence[tuple[tuple[int, ...], np.dtype]]):
+    def __init__(self, cache: Cache, form: str, sources: Sequence[np.ndarray], threads: int, wanted: Wanted):
         self.cache, self.form, self.sources, self.wanted = cache, form, sources, wanted
         self.key = self._key(threads)
 
     def _key(self, threads: int) -> str:
-        digest = _sha256(self.form.encode() + b"".join(_digests(self.sources, threads)))
+        digest = _sha256(self.form.encode() + _digest(self.sources, threads))
         return f"constants {digest.hex()}"
 
     def find(self, threads: int) -> list[np.ndarray] | None:
@@ -121,14 +103,11 @@ class Place:
         return found
 
     def _arrays(self, mapping: mmap.mmap, threads: int) -> list[np.ndarray] | None:
-        sizes = [prod(shape) * dtype.itemsize for shape, dtype in self.wanted]
-        if len(mapping) != sum(map(_filled, sizes)) + _TRAILER.size:
+        size = bytes_of(self.wanted)
+        if len(mapping) != size + _TRAILER.size:
             return None
-        found, at = [], 0
-        for (shape, dtype), size in zip(self.wanted, sizes):
-            found.append(np.frombuffer(mapping, np.uint8, size, at).view(dtype).reshape(shape))
-            at += _filled(size)
-        magic, key, boot, digest = _TRAILER.unpack_from(mapping, at)
+        found = arrays_over(np.frombuffer(mapping, np.uint8), self.wanted)
+        magic, key, boot, digest = _TRAILER.unpack_from(mapping, size)
         if magic != _MAGIC or key != _sha256(self.key.encode()):
             return None
         is_whole = boot == _boot() != bytes(36) or digest == _digest(found, threads)
@@ -173,10 +152,10 @@ def _write(path: Path, arrays: Sequence[np.ndarray], trailer: bytes) -> None:
     try:
         with os.fdopen(handle, "wb", buffering=0) as file:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(handle, 0, sum(_filled(a.nbytes) for a in arrays) + len(trailer))
+                os.posix_fallocate(handle, 0, sum(whole_lines(a.nbytes) for a in arrays) + len(trailer))
             for array in arrays:
                 _write_all(file.fileno(), array.reshape(-1).view(np.uint8).data)
-                _write_all(file.fileno(), memoryview(bytes(_filled(array.nbytes) - array.nbytes)))
+                _write_all(file.fileno(), memoryview(bytes(whole_lines(array.nbytes) - array.nbytes)))
             _write_all(file.fileno(), memoryview(trailer))
         os.replace(temporary, path)
     except OSError:
@@ -186,11 +165,34 @@ def _write(path: Path, arrays: Sequence[np.ndarray], trailer: bytes) -> None:
 
 def _write_all(handle: int, data: memoryview) -> None:
     while data:
-        data = data[os.write(handle, data[:BATCH]):]
+        data = data[os.write(handle, data):]
 
 
-def _digest(arrays: Sequence[np.ndarray], threads: int) -> bytes:
-    return _sha256(b"".join(digests(arrays, threads)))
+def _digest(arrays: Iterable[np.ndarray], threads: int) -> bytes:
+    """Of all their bytes, a window at a time."""
+    found: list[bytes] = []
+    waiting: list[np.ndarray] = []
+    size = 0
+    for window in (w for array in arrays for w in _windows(array)):
+        if size + len(window) > WINDOW:
+            found += _left(waiting, threads)
+            waiting, size = [], 0
+        waiting.append(window)
+        size += len(window)
+    return _sha256(b"".join(found + _left(waiting, threads)))
+
+
+def _windows(array: np.ndarray) -> Iterator[np.ndarray]:
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return (flat[at:at + WINDOW] for at in range(0, len(flat), WINDOW))
+
+
+def _left(windows: Sequence[np.ndarray], threads: int) -> list[bytes]:
+    """Their digests; what lies in mapped files is given back."""
+    found = digests(windows, threads)
+    for window in windows:
+        leave(window)
+    return found
 
 
 def _sha256(data: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Panels of many constants, packed by native code on all threads.
 
-In: parameters of `schedule.packing.packed` with the arrays they are of. Out: the panels, in fresh memory:
-most of the time of packing is the first touch of its pages.
+In: parameters of `schedule.packing.packed` with the arrays they are of, and zeroed memory. Out: the panels in
+it: most of the time of packing is the first touch of its pages.
 
 Element (panel, k, lane) goes from `source + (panel * width + lane) * lane_step + offsets[k]` to
 `target + panel * panel_bytes + lane * lane_place + places[k]`, all in bytes. Every thread fills its share of
@@ -77,26 +77,48 @@ def _table(sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
     return found
 
 
-def fresh(wanted: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
-    """Zeroed arrays in one piece of memory, each on a line of its own. Huge pages are not asked for: where
-    first touches of free ones go to a virtual machine's host, packing took three times as long."""
-    sizes = [-(-prod(shape) * dtype.itemsize // LINE) * LINE for shape, dtype in wanted]
-    memory, at = _lines(sum(sizes))
-    found = []
-    for (shape, dtype), size in zip(wanted, sizes):
-        found.append(memory[at:at + prod(shape) * dtype.itemsize].view(dtype).reshape(shape))
-        at += size
+def rows_of(parameters: tuple[Any, ...], first: int, last: int) -> tuple[Any, ...]:
+    """The parameters of panels `first` to `last` alone."""
+    start, sizes, strides, width, pair = parameters
+    columns = min(sizes[0], last * width) - first * width
+    return start + first * width * strides[0], (columns, *sizes[1:]), strides, width, pair
+
+
+# --- arrays in one piece of memory
+
+Wanted = Sequence[tuple[tuple[int, ...], np.dtype]]
+
+
+def whole_lines(size: int) -> int:
+    """Bytes up to the end of a line."""
+    return -(-size // LINE) * LINE
+
+
+def bytes_of(wanted: Wanted) -> int:
+    """Those of arrays that lie one behind the other, each on lines of its own."""
+    return sum(whole_lines(prod(shape) * dtype.itemsize) for shape, dtype in wanted)
+
+
+def arrays_over(memory: np.ndarray, wanted: Wanted) -> list[np.ndarray]:
+    """The arrays that lie so in memory that begins on a line."""
+    found, at = [], 0
+    for shape, dtype in wanted:
+        size = prod(shape) * dtype.itemsize
+        found.append(memory[at:at + size].view(dtype).reshape(shape))
+        at += whole_lines(size)
     return found
 
 
-def _lines(total: int) -> tuple[np.ndarray, int]:
-    """Zeroed memory, and where in it `total` bytes begin on a boundary."""
+def zeroed(total: int) -> np.ndarray:
+    """Fresh bytes that begin on a line. Huge pages are not asked for: where first touches of free ones go to
+    a virtual machine's host, packing took three times as long."""
     if total < LARGE:
         memory = np.zeros(total + LINE, np.uint8)
     else:
         mapping = mmap.mmap(-1, total + LINE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory = np.frombuffer(mapping, np.uint8)
-    return memory, -memory.ctypes.data % LINE
+    at = -memory.ctypes.data % LINE
+    return memory[at:at + total]
 
 
 # --- the native code

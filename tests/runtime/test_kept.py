@@ -32,14 +32,18 @@ def weights(seed=0):
     return [rng.normal(size=shape).astype(np.float32) for shape in ((64, 96), (64, 96), (50, 33))]
 
 
+def wait():
+    for thread in threading.enumerate():
+        if thread.name == "planish keeps constants":
+            thread.join()
+
+
 def laid_out(arrays, **options):
     """What a process gets of two weights in panels and a table that is lent; all is written then."""
     *matrices, table = arrays
     contents = [packed(Content.of(m), *VIEW) for m in matrices] + [Content.of(table, is_lent=True)]
     found = arrays_of(contents, 2, **options)
-    for thread in threading.enumerate():
-        if thread.name == "planish keeps constants":
-            thread.join()
+    wait()
     for one, matrix in zip(found, matrices):
         np.testing.assert_array_equal(one, pack(VIEW, matrix))
     np.testing.assert_array_equal(found[-1], table)
@@ -85,9 +89,7 @@ def test_found_whatever_has_been_computed_and_wherever_it_lies(folder, packings)
         column.settle(place)
         found = arrays_of([packed(moved, 0, (96, 64), (64, 1), 16), column], 2)
         np.testing.assert_array_equal(found[1], 2)
-        for thread in threading.enumerate():
-            if thread.name == "planish keeps constants":
-                thread.join()
+        wait()
     assert len(packings) == 1 and len(files(folder)) == 1
 
 
@@ -183,3 +185,59 @@ def test_bounded_with_the_rest_of_the_cache(folder, monkeypatch):
         _, size = default_cache().usage()
     assert len(files(folder)) == 2 and size <= 150 << 10
     assert default_cache().clear() == 0 and not files(folder)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_large_constants_are_laid_out_in_parts(folder, packings, monkeypatch, is_kept):
+    """Panels, with and without a scale, and copies, cut anywhere: a few rows at a time."""
+    monkeypatch.setattr(constants, "BATCH", 4 << 10)
+    rng = np.random.default_rng()
+    kernel, scale = rng.normal(size=(50, 12, 3, 3)), rng.normal(size=(50, 1, 1, 1))
+    kernel, scale, table = (a.astype(np.float32) for a in (kernel, scale, rng.normal(size=(700, 5))))
+    number, nothing = np.array(3, np.int64), np.zeros((4, 0), np.float32)
+    view, rows = (0, (50, 3, 3, 12), (108, 3, 1, 9), 16, 1), (0, (70, 40), (5, 70), 16, 2)
+    for _ in range(2):
+        sources = [Content.of(kernel), Content.of(scale)]
+        product = Content.derived("op", ("mul",), sources, sources[0].type)
+        lent = [Content.of(a, is_lent=True) for a in (table, kernel, number, nothing)]
+        found = arrays_of([packed(product, *view), packed(Content.of(table), *rows), *lent], 2, keep=is_kept)
+        wait()
+        expected = [pack(view, kernel * scale), pack(rows, table), table, kernel, number, nothing]
+        for one, other in zip(found, expected, strict=True):
+            assert one.tobytes() == other.tobytes() and one.shape == other.shape and one.dtype == other.dtype
+    assert len(files(folder)) == is_kept and len(packings) > (8 if is_kept else 16)
+
+
+def test_a_disk_that_fills_up_meanwhile(folder, monkeypatch):
+    def full(handle, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(kept, "_write_all", full)
+    laid_out(weights())
+    assert not files(folder)
+
+
+def test_a_file_without_a_name_is_not_taken(folder, packings, monkeypatch):
+    """What a process leaves that dies before its constants are whole."""
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", lambda temporary, path: None)
+        laid_out(weights())
+    left, = files(folder)
+    assert left.name.startswith("tmp-")
+    monkeypatch.setattr(kept, "_written", set())
+    laid_out(weights())
+    assert len(packings) == 2 and len(files(folder)) == 2
+    laid_out(weights())
+    assert len(packings) == 2
+
+
+def test_a_file_that_is_swept_before_it_has_its_name(folder, monkeypatch):
+    replace = os.replace
+
+    def swept(temporary, path):
+        os.unlink(temporary)
+        replace(temporary, path)
+
+    monkeypatch.setattr(os, "replace", swept)
+    laid_out(weights())
+    assert not files(folder)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from planish.ops.content import Content
-from planish.runtime.packing import LARGE, fresh, pack_into
+from planish.runtime.packing import LARGE, arrays_over, bytes_of, pack_into, zeroed
 from planish.schedule.packing import pack, packed, panels_shape, transposed
 
 VIEWS = {  # (start, sizes [n, k...], strides in elements)
@@ -17,7 +17,8 @@ VIEWS = {  # (start, sizes [n, k...], strides in elements)
 
 
 def pack_all(jobs, threads):
-    panels = fresh([(panels_shape(p[1], p[3], p[4]), array.dtype) for p, array, *_ in jobs])
+    wanted = [(panels_shape(p[1], p[3], p[4]), array.dtype) for p, array, *_ in jobs]
+    panels = arrays_over(zeroed(bytes_of(wanted)), wanted)
     pack_into(panels, jobs, threads)
     return panels
 
