@@ -19,15 +19,16 @@ import numpy as np
 
 from planish.errors import TypeRuleError, UnsoundRule
 from planish.ir import Graph, Node, interpret, print_graph
+from planish.ops.rules import INTEGERS
 from planish.ops.samples import random_array, special_values
 from planish.ops.tolerance import tolerance
 from planish.rewrite.cost import graph_cost
 from planish.rewrite.driver import apply_steps
 from planish.rewrite.instances import Instances
 from planish.rewrite.rule import Rule, Rules
-from planish.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT8, INT32, UINT8, DType
+from planish.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, DType
 
-CHECKED = (FLOAT32, INT32, BOOL, FLOAT16, UINT8, INT8, FLOAT64, BFLOAT16)
+CHECKED = (FLOAT32, BOOL, *INTEGERS, FLOAT16, FLOAT64, BFLOAT16)
 INSTANCES = 4   # per dtype that the rule fires on
 ATTEMPTS = 120  # to find them on a first dtype
 FEWER = 30      # on the others

@@ -7,6 +7,7 @@ import pytest
 from planish.errors import UnsoundRule
 from planish.ir import constant
 from planish.ops.rules import ops
+from planish.passes import PIPELINE
 from planish.rewrite import Rule, const, rule, variables
 from planish.rewrite.check import CHECKED, check_rule, is_close, matching_nodes, same_bits
 from planish.rewrite.guards import is_float
@@ -63,6 +64,10 @@ def test_same_bits_tells_zeros_apart_and_takes_any_nan() -> None:
     assert same_bits(a, b).tolist() == [False, True, True, True, False]
     assert is_close(a, b, 0.0, 0.0).tolist() == [True, True, True, True, False]
     assert not is_close(np.float32(np.nan), np.float32(1), 1.0, 1.0)
+
+
+def test_the_pipeline_has_no_other_rules() -> None:
+    assert {one for a_pass in PIPELINE for one in getattr(a_pass, "rules", ())} == set(ALL_RULES)
 
 
 def test_names_are_unique_and_every_inexact_rule_says_why() -> None:
