@@ -68,16 +68,17 @@ def _by_parts(node: Node, sizes: list[int], part: int) -> Node:
         return node
     before, size, after = x.shape[:longest], x.shape[longest], x.shape[longest + 1:]
     count = size // part
-    parts = get_op("reshape")(_cut(x, longest, 0, count * part), shape=(*before, count, part, *after))
+    parts = get_op("reshape")(cut_along(x, longest, 0, count * part), shape=(*before, count, part, *after))
     inner = tuple(k + (k >= longest) for k in axes)
     outer = longest - sum(k < longest for k in axes)
     total = node.op(node.op(parts, axes=inner), axes=(outer,))
     if is_static(size) and size % part == 0:
         return total
-    return get_op(JOIN[node.op.name])(total, node.op(_cut(x, longest, count * part, size), axes=axes))
+    return get_op(JOIN[node.op.name])(total, node.op(cut_along(x, longest, count * part, size), axes=axes))
 
 
-def _cut(x: Node, axis: int, start: Dim, stop: Dim) -> Node:
+def cut_along(x: Node, axis: int, start: Dim, stop: Dim) -> Node:
+    """The elements from `start` to `stop` along an axis."""
     if start == 0 and stop == x.shape[axis]:
         return x
     starts = tuple(start if k == axis else 0 for k in range(x.ndim))

@@ -1,9 +1,9 @@
 """The graph in the form the loops want it: fewer ways to say a thing.
 
 Reductions drop their axes and reshape afterwards, large ones have two levels (partial.py); windows are taken
-apart by axes (windows.py); attention of few queries to many keys is in parts of the keys (key_parts.py); a
-convolution that pads or spreads its operand does so by a `pad` of its own, so
-that its index maps are affine, unless it can do without the zeros (phases.py).
+apart by axes (windows.py); products of few results are in parts of their sum (sum_parts.py), attention of few
+queries to many keys in parts of the keys (key_parts.py); a convolution that pads or spreads its operand does
+so by a `pad` of its own, so that its index maps are affine, unless it can do without the zeros (phases.py).
 """
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from planish.schedule.argmax import PLACES, by_value
 from planish.schedule.key_parts import in_key_parts
 from planish.schedule.partial import in_two_levels
 from planish.schedule.phases import has_phases
+from planish.schedule.sum_parts import in_sum_parts
 from planish.schedule.windows import by_axes
 
 
@@ -33,6 +34,8 @@ def _prepared(node: Node, hint: Mapping[str, int]) -> Node:
         return _reduction(node, hint)
     if node.op.name == "attention":
         return in_key_parts(node)
+    if node.op.name == "dot_general":
+        return in_sum_parts(node)
     return _squeezed_conv(node) if node.op.name == "conv" else node
 
 

@@ -65,6 +65,28 @@ def test_operands_spread_over_memory_are_packed(lhs, rhs, dims, is_open):
     np.testing.assert_allclose(compiled(*arrays)[0], expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("lhs, rhs, axes, kernels", [
+    ((4, 65536), (65536, 16), (1, 0), 2),
+    ((65537, 3), (17, 65537), (0, 1), 3),       # what is left over is a product of its own
+    ((2, 2, 50000), (16, 50000), (2, 1), 3),
+    ((4, 2000), (2000, 16), (1, 0), 1),         # a short sum,
+    ((12, 65536), (65536, 16), (1, 0), 1),      # and more than one tile
+])
+def test_a_long_sum_of_few_results_is_in_parts(lhs, rhs, axes, kernels):
+    """Which any number of threads share, to the same bits."""
+    rng = np.random.default_rng()
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in (lhs, rhs)]
+    how = {"lhs_contract": axes[:1], "rhs_contract": axes[1:], "alpha": 0.01}
+    graph = build_graph(lambda x, w: get_op("tanh")(get_op("dot_general")(x, w, **how)),
+                        *(TensorType(FLOAT32, s) for s in (lhs, rhs)))
+    one, two, three = (compile_graph(graph, Options(threads=n)) for n in (1, 2, 3))
+    assert len([k for k in one.report.kernels if k.ops != ("pack",)]) == kernels
+    expected, = interpret(graph, arrays, precision="float64")
+    result, = one(*arrays)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+    assert np.array_equal(result, two(*arrays)[0]) and np.array_equal(result, three(*arrays)[0])
+
+
 @pytest.mark.parametrize("rows, depth, columns", [(0, 8, 24), (16, 0, 24), (16, 8, 0)])
 @pytest.mark.parametrize("batch", [0, 3])
 @pytest.mark.parametrize("turned", [False, True])
