@@ -44,8 +44,9 @@ def in_sum_parts(node: Node) -> Node:
 def _is_plain(node: Node) -> bool:
     """Whether it sums floats over one axis, of operands whose sizes are all known, without batches."""
     a, operands = node.attributes, node.operands
-    return node.dtype in (FLOAT32, FLOAT64) and all(x.dtype is node.dtype for x in operands) \
-        and len(a.lhs_contract) == 1 and not a.lhs_batch and all(is_static(d) for x in operands for d in x.shape)
+    is_one_sum = len(a.lhs_contract) == 1 and not a.lhs_batch
+    is_known = all(is_static(d) for x in operands for d in x.shape)
+    return is_one_sum and is_known and node.dtype in (FLOAT32, FLOAT64) and operands[0].dtype is node.dtype
 
 
 def _is_constant(x: Node) -> bool:
