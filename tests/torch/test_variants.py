@@ -22,6 +22,8 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "planish.compile": planish.compile,
     "torch.compile": lambda function, **options: torch.compile(function, backend="planish", **options),
 }
+INSTANCES = 64  # of one module class
+
 entries = pytest.mark.parametrize("entry", ENTRIES)
 
 
@@ -110,22 +112,22 @@ def test_instances_share_code(entry: str, monkeypatch: Any) -> None:
     made: list[Any] = []
     original = WithWeights.compiled
     monkeypatch.setattr(WithWeights, "compiled", lambda self, a: made.append(self) or original(self, a))
-    modules = [Block().eval() for _ in range(6)]
+    modules = [Block().eval() for _ in range(INSTANCES)]
     compiled = [ENTRIES[entry](m) for m in modules]
     x = torch.randn(2, 5, 8)
     with torch.no_grad():
         for _ in range(2):
             for mine, its in zip(compiled, modules):
                 torch.testing.assert_close(mine(x), its(x), rtol=1e-4, atol=1e-5)
-        assert len(made) == 6 and len(set(map(id, made))) == 1
+        assert len(made) == INSTANCES and len(set(map(id, made))) == 1
         shared = made[0]
         codes = {id(p.program.compiled.program._core.code) for p in shared.packed.values()}
-        assert len(shared.packed) == 6 and len(codes) == 1
+        assert len(shared.packed) == INSTANCES and len(codes) == 1
         del mine, its, modules[2:], compiled[2:]
         gc.collect()
         assert len(shared.packed) == 2  # what belonged to a module went with it
         torch.testing.assert_close(compiled[0](x), modules[0](x), rtol=1e-4, atol=1e-5)
-        assert len(made) == 6
+        assert len(made) == INSTANCES
 
 
 @entries
