@@ -29,7 +29,7 @@ def in_sum_parts(node: Node) -> Node:
         return node
     (i,), (j,) = a.lhs_contract, a.rhs_contract
     depth, results = lhs.shape[i], prod(node.shape)
-    assert is_static(depth)
+    assert is_static(depth) and is_static(results)
     if depth < 2 * PART or results > MOST_RESULTS or results * depth < LEAST_WORK:
         return node
     whole = depth // PART * PART

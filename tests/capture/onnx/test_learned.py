@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from planish.capture.onnx import load_graph
 from planish.errors import ModelError, UnsupportedOp
-from tests.capture.onnx.running import STRATEGIES, make_model, onnxruntime_outputs, run
+from tests.capture.onnx.running import STRATEGIES, corrected_runtime, make_model, onnxruntime_outputs, run
 
 ML = "ai.onnx.ml"
 
@@ -40,12 +40,6 @@ def check(op_type: str, arrays: list[np.ndarray], expected: list[Any] | None = N
             else:
                 scale = np.abs(want[np.isfinite(want)]).max(initial=1)
                 np.testing.assert_allclose(one, want, rtol=1e-5, atol=1e-5 * scale)
-
-
-def corrected_runtime() -> bool:
-    """ONNX Runtime 1.23, the last for Python 3.10, still computed two things of this file otherwise."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    return tuple(map(int, onnxruntime.__version__.split(".")[:2])) > (1, 23)
 
 
 def text(*values: str) -> np.ndarray:

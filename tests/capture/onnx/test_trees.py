@@ -9,7 +9,14 @@ from onnx import helper, numpy_helper
 
 from planish.capture.onnx import load_graph
 from planish.errors import ModelError
-from tests.capture.onnx.running import STRATEGIES, make_model, onnxruntime_outputs, reference, run
+from tests.capture.onnx.running import (
+    STRATEGIES,
+    corrected_runtime,
+    make_model,
+    onnxruntime_outputs,
+    reference,
+    run,
+)
 
 ML = "ai.onnx.ml"
 LEQ = ("BRANCH_LEQ",)
@@ -115,6 +122,8 @@ def test_classifier(rng: np.random.Generator, transform: str, positive: bool) ->
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC"])
 @pytest.mark.parametrize("positive", [False, True])
 def test_classifier_of_two_by_one_score(rng: np.random.Generator, transform: str, positive: bool) -> None:
+    if positive and transform == "LOGISTIC" and not corrected_runtime():
+        pytest.skip("this ONNX Runtime leaves the scores as they are")
     trees = [random_tree(rng, 4, 4, LEQ) for _ in range(5)]
     given = ensemble(rng, trees, "class", 1, positive=positive, only=0)
     check("TreeEnsembleClassifier", features(rng), 2, classlabels_int64s=[0, 1], post_transform=transform,
