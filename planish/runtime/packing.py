@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from planish.codegen.llvm.builder import Builder, Module, Value
+from planish.schedule.packing import filled
 
 BLOCK = 16                  # steps of k that are packed together
 CHUNK = 16                  # bytes of a vector that is copied
@@ -55,18 +56,18 @@ def pack_into(targets: Sequence[np.ndarray], jobs: Sequence[tuple[Any, ...]], th
 
 def _job(parameters: tuple[Any, ...], arrays: list[np.ndarray], target: np.ndarray,
          kept: list[np.ndarray]) -> Job:
-    start, sizes, strides, width, pair = parameters
+    start, sizes, strides, width, pair, whole = parameters
     source, scale = arrays[0], arrays[1].ctypes.data if len(arrays) > 1 else 0
     item = source.itemsize
     offsets = _table(sizes[1:], strides[1:])
-    filled = (*sizes[1:-1], -(-sizes[-1] // pair) * pair)
-    steps = _table(sizes[1:], [prod(filled[k + 1:]) for k in range(len(filled))])
+    depths = (*sizes[1:-1], filled(sizes[-1], pair, whole))
+    steps = _table(sizes[1:], [prod(depths[k + 1:]) for k in range(len(depths))])
     places = (steps - steps % pair) * width + steps % pair
     tables = [offsets * item, places * item]
     kept += tables
     return Job(target.ctypes.data, source.ctypes.data + start * item, target.shape[0], sizes[0], width,
                len(offsets), *(t.ctypes.data for t in tables), strides[0] * item, pair * item,
-               prod(filled) * width * item, item, scale)
+               prod(depths) * width * item, item, scale)
 
 
 def _table(sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:

@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planish.schedule.kernel import (
+    Axis,
     Buffer,
     Kernel,
     Load,
@@ -56,6 +57,14 @@ def stride_along(access: Access, axis: str) -> Dim | None:
             return None
         total = total + step * stride
     return total
+
+
+def is_even(access: Access, axes: Sequence[Axis]) -> bool:
+    """Whether the points of these axes, outermost first, lie evenly apart, as those of one axis would."""
+    strides = [stride_along(access, a.name) for a in axes]
+    known = [s for s in strides if s is not None]
+    follows = (one == other * axis.extent for one, other, axis in zip(known, known[1:], axes[1:]))
+    return len(known) == len(strides) and all(follows)
 
 
 @functools.lru_cache(1 << 14)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from planish.schedule import steps
+from planish.schedule import products, steps
 from planish.schedule.buffers import Buffers
 from planish.schedule.choice import ANALYTIC, Choice
 from planish.schedule.kernel import (
@@ -23,9 +23,11 @@ from planish.schedule.kernel import (
 )
 from planish.schedule.machine import Machine
 from planish.schedule.panels import (
+    in_whole_steps,
     is_window,
     left_rows,
     lies_along,
+    lies_in_blocks,
     lies_in_rows,
     multiplying,
     packed_left,
@@ -33,7 +35,7 @@ from planish.schedule.panels import (
     repays_packing,
     widened_left,
 )
-from planish.schedule.products import NUMBERS, product_of
+from planish.schedule.products import BLOCK, NUMBERS, product_of
 from planish.schedule.roles import (
     NARROW,
     Roles,
@@ -70,6 +72,7 @@ APART = {16: (6, 2), 32: (5, 4)}
 # the same where few columns would leave one vector alone in the last panel, which then waits for each sum
 THREES = {16: (4, 3)}
 FEW_VECTORS = 9
+LEAST_OF_TILES = 8, 16, 16  # rows, columns and steps of k from which blocks of tile registers are used
 UNROLL = 4  # steps of k in one trip
 
 
@@ -118,6 +121,9 @@ def _laid_left(kernel: Kernel, roles: Roles, tile: RegisterTile, buffers: Buffer
                hint: dict[str, int]) -> tuple[Kernel, Roles, list[Kernel]]:
     """The kernel with its left operand as the tile reads it fast, after the kernel that lays it out so where
     that repays."""
+    if tile.product is products.TILES:
+        laid = lies_in_blocks(kernel, roles, tile.product)
+        return (kernel, roles, []) if laid else left_rows(kernel, roles, tile.product, buffers, machine, hint)
     is_wide = tile.product is NUMBERS
     many = roles.lhs.dtype in NARROW and rows_of(kernel, roles, hint) >= LEAST_ROWS
     m = lies_along(kernel, roles, buffers, hint) if is_wide else None
@@ -126,7 +132,7 @@ def _laid_left(kernel: Kernel, roles: Roles, tile: RegisterTile, buffers: Buffer
     if many and is_wide:
         return widened_left(kernel, roles, buffers, machine, hint)
     if many and not lies_in_rows(roles) and not is_window(roles.lhs, roles.k):
-        return left_rows(kernel, roles, buffers, machine, hint)
+        return left_rows(kernel, roles, tile.product, buffers, machine, hint)
     return kernel, roles, []
 
 
@@ -139,13 +145,26 @@ def _tile_for(kernel: Kernel, roles: Roles, lanes: int, machine: Machine, hint: 
     elif machine.registers in THREES and _goes_by_threes(kernel, roles, lanes):
         rows, vectors = THREES[machine.registers]
     rows, vectors = choice.tile or (rows, vectors)
-    product = product_of(roles.lhs.dtype, roles.rhs.dtype, machine.products)
+    product = product_of(roles.lhs.dtype, roles.rhs.dtype, machine.products,
+                         by_tiles=_fills_tiles(kernel, roles, hint))
+    if product is products.TILES:
+        rows, vectors, lanes = BLOCK
     return RegisterTile(roles.batch, roles.m, (roles.n,), roles.k, rows, vectors, lanes, True, product)
+
+
+def _fills_tiles(kernel: Kernel, roles: Roles, hint: dict[str, int]) -> bool:
+    """Whether a product is large enough for tiles, and the rows of its left operand lie evenly apart, or can
+    be laid out so: those of an image under a window would be many times the image."""
+    depth = next(a.extent for a in stage_axes(kernel.stages[0]) if a.name == roles.k[-1])
+    sizes = rows_of(kernel, roles, hint), width_of(kernel, roles, hint), hinted(depth, hint)
+    fills = all(size >= least for size, least in zip(sizes, LEAST_OF_TILES))
+    return bool(roles.m) and fills and not is_window(roles.lhs, roles.k)
 
 
 def _as_told(kernel: Kernel, choice: Choice) -> Kernel:
     """The kernel with steps for what code generation would decide by itself."""
-    if choice.unroll:
+    assert kernel.tile is not None
+    if choice.unroll and kernel.tile.product is not products.TILES:
         kernel = replace(kernel, steps=tuple(
             replace(s, arguments=(s.arguments[0], choice.unroll)) if s.name == "unroll" else s
             for s in kernel.steps))
@@ -202,6 +221,7 @@ def _packs_for_one_use(roles: Roles, buffers: Buffers) -> bool:
 
 def _tiled(kernel: Kernel, roles: Roles, tile: RegisterTile) -> Kernel:
     width = tile.vectors * tile.lanes
+    kernel = in_whole_steps(kernel, roles.k[-1], tile.product)
     first, *rest = kernel.stages
     assert isinstance(first, Stage)
     inside = {a.name: a for a in first.axes}
@@ -209,4 +229,4 @@ def _tiled(kernel: Kernel, roles: Roles, tile: RegisterTile) -> Kernel:
     kernel = replace(kernel, tile=tile, stages=(summed, *rest))
     kernel = kernel.with_step(Step("register_tile", ("x".join(roles.m) or "1", tile.rows, roles.n, width)))
     kernel = kernel.with_step(Step("vectorize", (roles.n, tile.lanes)))
-    return kernel.with_step(Step("unroll", (roles.k[-1], UNROLL)))
+    return kernel.with_step(Step("unroll", (roles.k[-1], max(UNROLL, tile.product.steps))))

@@ -44,19 +44,19 @@ def fit_bytes(array: np.ndarray) -> bool:
 
 
 def packed(content: Content, start: int, sizes: tuple[int, ...], strides: tuple[int, ...], width: int,
-           pair: int = 1) -> Content:
+           pair: int = 1, whole: int = 1) -> Content:
     """Panels [panel, k..., lane] of the view [n, k...] that has these sizes and strides, in elements, and
     begins at element `start` of a constant; zero beyond the last column. Of weights and the scale of each
     column, the product. With `pair` 2 steps of k lie side by
-    side, [panel, k..., k / 2, lane, 2], the last of them filled up with 0."""
-    shape = panels_shape(sizes, width, pair)
+    side, [panel, k..., k / 2, lane, 2]; the last axis is filled up with 0 to a `whole` number of steps."""
+    shape = panels_shape(sizes, width, pair, whole)
     while content.derivation is not None and content.derivation.is_movement:
         view = _before(content, start, sizes, strides)
         if view is None:
             break
         start, strides = view
         content = content.derivation.sources[0]
-    parameters = (start, sizes, strides, width, pair)
+    parameters = (start, sizes, strides, width, pair, whole)
     sources = scaled_columns(content, start, sizes, strides) or (content,)
     return Content.derived("packed", parameters, sources, content.type.with_shape(shape))
 
@@ -111,23 +111,28 @@ def _row_major(shape: Sequence[int]) -> list[int]:
     return [prod(shape[k + 1:]) for k in range(len(shape))]
 
 
-def panels_shape(sizes: tuple[int, ...], width: int, pair: int) -> tuple[int, ...]:
+def panels_shape(sizes: tuple[int, ...], width: int, pair: int, whole: int) -> tuple[int, ...]:
     """The shape of the panels of a view [n, k...]."""
-    panels, outer, last = -(-sizes[0] // width), sizes[1:-1], sizes[-1]
-    return (panels, *outer, last, width) if pair == 1 else (panels, *outer, -(-last // pair), width, pair)
+    panels, outer, last = -(-sizes[0] // width), sizes[1:-1], filled(sizes[-1], pair, whole)
+    return (panels, *outer, last, width) if pair == 1 else (panels, *outer, last // pair, width, pair)
+
+
+def filled(depth: int, pair: int, whole: int) -> int:
+    """Steps of the last k with those it is filled up with."""
+    step = max(pair, whole)
+    return -(-depth // step) * step
 
 
 @derivation("packed")
 def pack(parameters: tuple[Any, ...], array: np.ndarray, scale: np.ndarray | None = None) -> np.ndarray:
-    start, sizes, strides, width, pair = parameters
+    start, sizes, strides, width, pair, whole = parameters
     array = np.ascontiguousarray(array if scale is None else array * scale)
     view = np.lib.stride_tricks.as_strided(
         array.reshape(-1)[start:], sizes, [s * array.itemsize for s in strides], writeable=False)
-    panels, outer, last = -(-sizes[0] // width), sizes[1:-1], sizes[-1]
-    filled = -(-last // pair) * pair
-    whole = np.zeros((panels * width, *outer, filled), array.dtype)
-    whole[tuple(map(slice, view.shape))] = view
+    panels, outer, depth = -(-sizes[0] // width), sizes[1:-1], filled(sizes[-1], pair, whole)
+    columns = np.zeros((panels * width, *outer, depth), array.dtype)
+    columns[tuple(map(slice, view.shape))] = view
     if pair == 1:
-        return np.ascontiguousarray(np.moveaxis(whole.reshape(panels, width, *outer, filled), 1, -1))
-    lanes = whole.reshape(panels, width, *outer, filled // pair, pair)
+        return np.ascontiguousarray(np.moveaxis(columns.reshape(panels, width, *outer, depth), 1, -1))
+    lanes = columns.reshape(panels, width, *outer, depth // pair, pair)
     return np.ascontiguousarray(np.moveaxis(lanes, 1, -2))

@@ -9,7 +9,7 @@ Products of int16 summed in int32 (quantised bytes less their zero points), and 
 has an instruction for it (products.py), are taken in pairs along the last axis of k: the panels are
 `[panel, k / 2, lane, 2]`, the last pair filled up with 0. Constants of int16 that fit are bytes in the
 panels, which are widened as they are loaded. A left operand of bfloat16 that does not lie along k is laid out
-so before.
+so before. Tiles take 32 steps of k at a time: the sum runs over whole 32s, and both operands hold 0 beyond k.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from planish.ops.content import Content, ask
 from planish.schedule import packing, steps
-from planish.schedule.access import Access, stride_along
+from planish.schedule.access import Access, is_even, stride_along
 from planish.schedule.buffers import Buffers
 from planish.schedule.choose import schedule_loops
 from planish.schedule.kernel import (
@@ -41,6 +41,7 @@ from planish.schedule.kernel import (
 )
 from planish.schedule.machine import Machine
 from planish.schedule.products import NUMBERS, Product
+from planish.schedule.rebuild import substitute_axes
 from planish.schedule.roles import Roles, axes_of, contraction_of, is_contiguous, rows_of, width_of
 from planish.schedule.scalars import apply, both, cast_to, hinted
 from planish.types import (
@@ -48,6 +49,7 @@ from planish.types import (
     FLOAT32,
     INT16,
     Dim,
+    DType,
     TensorType,
     is_static,
     substitute,
@@ -150,24 +152,50 @@ def lies_in_rows(roles: Roles) -> bool:
     return stride_along(Access(roles.lhs.buffer, roles.lhs.index), roles.k[-1]) == 1
 
 
-def left_rows(kernel: Kernel, roles: Roles, buffers: Buffers, machine: Machine,
+def lies_in_blocks(kernel: Kernel, roles: Roles, product: Product) -> bool:
+    """Whether the left operand can be read in blocks of whole steps: rows that lie along k, evenly apart."""
+    depth = _extents(kernel)[roles.k[-1]]
+    rows = [a for a in kernel.shared if a.name in roles.m]
+    is_whole = lies_in_rows(roles) and product.filled(depth) == depth
+    return is_whole and is_even(Access(roles.lhs.buffer, roles.lhs.index), rows)
+
+
+def left_rows(kernel: Kernel, roles: Roles, product: Product, buffers: Buffers, machine: Machine,
               hint: dict[str, int]) -> tuple[Kernel, Roles, list[Kernel]]:
-    """The kernel with its left operand laid out row by row, `[m, k]`, and the kernel that lays it out."""
-    used, extent = axes_of(roles.lhs), _extents(kernel)
+    """The kernel with its left operand laid out row by row, `[m, k]` in whole steps, and the kernel that lays
+    it out."""
+    used, extent, deepest = axes_of(roles.lhs), _extents(kernel), roles.k[-1]
     names = [a for a in (*roles.batch, *roles.m, *roles.k) if a in used]
-    axes = [Axis(f"s{i}", extent[name]) for i, name in enumerate(names)]
+    sizes = extent | {deepest: product.filled(extent[deepest])}
+    axes = [Axis(f"s{i}", sizes[name]) for i, name in enumerate(names)]
     here: dict[str, Dim] = {name: 0 if a.extent == 1 else a.symbol for name, a in zip(names, axes)}
-    source = Load(roles.lhs.buffer, tuple(substitute(i, here) for i in own_dims(roles.lhs)))
-    rows = buffers.add(Buffer(f"{source.buffer.name}_rows{len(buffers.scratch)}",
-                              TensorType(source.dtype, tuple(extent[name] for name in names))))
-    stage = Stage("t0", (), source, source.dtype, store=Store(rows, tuple(here.values())))
+    source = roles.lhs.buffer
+    rows = buffers.add(Buffer(f"{source.name}_rows{len(buffers.scratch)}",
+                              TensorType(source.dtype, tuple(sizes[name] for name in names))))
+    value = _filled_up(roles.lhs, here, extent, {deepest: product.steps}, source.dtype)
+    stage = Stage("t0", (), value, source.dtype, store=Store(rows, tuple(here.values())))
     shared = tuple(a for a in axes if a.extent != 1)
-    laying = Kernel(f"{kernel.name}_rows", shared, (stage,), (source.buffer,), (rows,), ops=("pack",))
+    laying = Kernel(f"{kernel.name}_rows", shared, (stage,), (source,), (rows,), ops=("pack",))
     at = {a.name: a.symbol for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
     roles = replace(roles, lhs=Load(rows, tuple(at[name] for name in names)))
     kernel = replace(multiplying(kernel, roles.lhs, roles.rhs),
                      inputs=tuple(dict.fromkeys((rows, roles.rhs.buffer, *_still_read(kernel, roles)))))
     return kernel, roles, [schedule_loops(laying, machine, hint)]
+
+
+def in_whole_steps(kernel: Kernel, name: str, product: Product) -> Kernel:
+    """The kernel with its sum over whole steps along the innermost k, `name`."""
+    first, *_ = kernel.stages
+    assert isinstance(first, Stage)
+    axis = next(a for a in first.axes if a.name == name)
+    whole = replace(axis, extent=product.filled(axis.extent))
+    if whole.extent == axis.extent:
+        return kernel
+    kernel = substitute_axes(kernel, {name: whole.symbol})
+    first, *rest = kernel.stages
+    assert isinstance(first, Stage)
+    axes = tuple(whole if a.name == name else a for a in first.axes)
+    return replace(kernel, stages=(replace(first, axes=axes), *rest))
 
 
 def packed_right(kernel: Kernel, roles: Roles, tile: RegisterTile, buffers: Buffers, machine: Machine,
@@ -195,7 +223,7 @@ def packed_right(kernel: Kernel, roles: Roles, tile: RegisterTile, buffers: Buff
     packed = Buffer(f"{source.name}_panels{len(buffers.scratch)}", TensorType(dtype, shape))
     if content is not None and prepacked:
         columns = {roles.n: groups * extent[roles.n]}
-        buffers.add(packed, packed_content(content, roles, extent | columns, width, product.pair))
+        buffers.add(packed, packed_content(content, roles, extent | columns, width, product))
         before = []
     else:
         buffers.add(packed)
@@ -234,7 +262,7 @@ def _groups_in_panels(roles: Roles, batch: tuple[str, ...], extent: dict[str, Di
 def _panel_row(depth: Dim, width: int, product: Product) -> tuple[Dim, ...]:
     """The last axes of a panel: steps of k, lanes, and the elements of a pair."""
     pair = product.pair
-    return (depth, width) if pair == 1 else ((depth + pair - 1) // pair, width, pair)
+    return (depth, width) if pair == 1 else ((product.filled(depth) + pair - 1) // pair, width, pair)
 
 
 def _still_read(kernel: Kernel, roles: Roles) -> list[Buffer]:
@@ -253,24 +281,32 @@ def _pack_kernel(name: str, roles: Roles, batch: tuple[str, ...], packed: Buffer
     panel, *steps, lane = points[len(batch):] if pair == 1 else points[len(batch):-1]
     if pair > 1:
         steps[-1] = steps[-1] * pair + points[-1]
-    conditions: list[Scalar] = []
     values: dict[str, Dim] = dict(zip(batch, points)) | dict(zip(roles.k, steps))
     values[roles.n] = panel * width + lane
-    for axis, step in ((roles.n, width), (roles.k[-1], pair)):
-        size = extent[axis]
-        if step > 1 and (not is_static(size) or size % step):
-            conditions.append(apply("lt", Index(values[axis]), Index(size), dtype=BOOL))
-            values[axis] = minimum(values[axis], size - 1)
-    load = Load(roles.rhs.buffer, tuple(substitute(i, values) for i in own_dims(roles.rhs)))
-    value = cast_to(load, packed.dtype)
-    if conditions:
-        zero = Const(0.0 if packed.dtype.is_float else 0, packed.dtype)
-        value = apply("select", both(conditions), value, zero, dtype=packed.dtype)
+    value = _filled_up(roles.rhs, values, extent, {roles.n: width, roles.k[-1]: max(pair, product.steps)},
+                       packed.dtype)
     stage = Stage("t0", (), value, packed.dtype, store=Store(packed, tuple(points)))
     loops = axes if pair == 1 else [*axes[:-2], axes[-1], axes[-2]]  # the lanes innermost
     shared = tuple(a for a in loops if a.extent != 1)
     kernel = Kernel(f"{name}_pack", shared, (stage,), (roles.rhs.buffer,), (packed,), ops=("pack",))
     return _by_lines(kernel, axes[len(batch)]) if is_contiguous(roles) and pair == 1 else kernel
+
+
+def _filled_up(load: Load, values: dict[str, Dim], extent: dict[str, Dim], whole: dict[str, int],
+               dtype: DType) -> Scalar:
+    """A load with `values` for its axes, as `dtype`; 0 beyond the extent of those of which there is a `whole`
+    number."""
+    conditions: list[Scalar] = []
+    for axis, step in whole.items():
+        size = extent[axis]
+        if step > 1 and (not is_static(size) or size % step):
+            conditions.append(apply("lt", Index(values[axis]), Index(size), dtype=BOOL))
+            values = values | {axis: minimum(values[axis], size - 1)}
+    value = cast_to(Load(load.buffer, tuple(substitute(i, values) for i in own_dims(load))), dtype)
+    if not conditions:
+        return value
+    zero = Const(0.0 if dtype.is_float else 0, dtype)
+    return apply("select", both(conditions), value, zero, dtype=dtype)
 
 
 def _by_lines(kernel: Kernel, panels: Axis) -> Kernel:
@@ -284,14 +320,16 @@ def _by_lines(kernel: Kernel, panels: Axis) -> Kernel:
     return steps.interchange(kernel, (*rest, inner, lane))
 
 
-def packed_content(content: Content, roles: Roles, extent: dict[str, Dim], width: int, pair: int) -> Content:
+def packed_content(content: Content, roles: Roles, extent: dict[str, Dim], width: int,
+                   product: Product) -> Content:
     """The panels of a constant right operand."""
     access = Access(roles.rhs.buffer, roles.rhs.index)
     axes = (roles.n, *roles.k)
     offset = roles.rhs.buffer.offset(own_dims(roles.rhs))
     start = _known(substitute(offset, dict.fromkeys((*roles.batch, *axes), 0)))
     strides = tuple(_known(stride_along(access, a)) for a in axes)
-    return packing.packed(content, start, tuple(_known(extent[a]) for a in axes), strides, width, pair)
+    sizes = tuple(_known(extent[a]) for a in axes)
+    return packing.packed(content, start, sizes, strides, width, product.pair, product.steps)
 
 
 def _known(size: Dim | None) -> int:

@@ -12,6 +12,7 @@ from keyword import iskeyword
 import numpy as np
 
 from planish.errors import TypeRuleError, VerificationError
+from planish.schedule.access import Access, is_even, stride_along
 from planish.schedule.expression import result_dtype, spell, spell_load
 from planish.schedule.interpret import COMBINES
 from planish.schedule.kernel import (
@@ -34,7 +35,7 @@ from planish.schedule.kernel import (
     walk,
 )
 from planish.schedule.points import corner_points, dim_values
-from planish.schedule.products import NUMBERS
+from planish.schedule.products import BLOCK, NUMBERS, TILES
 from planish.schedule.sorting import work_bytes
 from planish.schedule.text import kernel_symbols, print_kernel
 from planish.types import BOOL, DTYPES, INT64, UINT8, Dim, Expr, symbols_of
@@ -145,6 +146,20 @@ class _Checker:
             yield f"what is multiplied by {by.name} is two operands, of {known}"
         elif not tile.packed or loads[1].buffer.shape[-2:] != wanted:
             yield f"products by {by.name} want panels [.., {wanted[0]}, {wanted[1]}] on the right"
+        elif by is TILES:
+            yield from self.blocks(tile, stage, loads[0])
+
+    def blocks(self, tile: RegisterTile, stage: Stage, left: Load) -> Iterator[str]:
+        """What tile registers read: whole steps, along which the left operand lies, in rows evenly apart."""
+        deepest, access = stage.axes[-1], Access(left.buffer, left.index)
+        if (tile.rows, tile.vectors, tile.lanes) != BLOCK or not tile.m:
+            yield f"products by tiles are in blocks of rows {BLOCK[0]} vectors {BLOCK[1]} lanes {BLOCK[2]}"
+        if TILES.filled(deepest.extent) != deepest.extent:
+            yield f"products by tiles sum over whole steps of {TILES.steps}, not over {deepest.extent}"
+        if stride_along(access, deepest.name) != 1:
+            yield f"products by tiles read {left.buffer.name} along {deepest.name}, where it does not lie"
+        if not is_even(access, [a for a in self.kernel.shared if a.name in tile.m]):
+            yield f"products by tiles read rows of {left.buffer.name} that are not evenly apart"
 
     # --- stages
 

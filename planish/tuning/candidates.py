@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
+from planish.schedule import products
 from planish.schedule.kernel import Kernel, RegisterTile, stage_axes
 from planish.schedule.machine import Machine
 from planish.schedule.scalars import hinted
@@ -49,14 +50,15 @@ def _of_contraction(kernel: Kernel, tile: RegisterTile, machine: Machine, hint: 
     sizes = {a.name: a.extent for s in kernel.stages[:1] for a in (*kernel.shared, *stage_axes(s))}
     rows, depth, columns = (prod(hinted(sizes[name], hint) for name in names)
                             for names in (tile.m, tile.k, tile.n))
-    groups: Groups = [[{"tile": t} for t in TILES[machine.registers] if t != (tile.rows, tile.vectors)]]
+    is_fixed = tile.product is products.TILES
+    shapes = () if is_fixed else TILES[machine.registers]
+    groups: Groups = [[{"tile": t} for t in shapes if t != (tile.rows, tile.vectors)]] if shapes else []
     if any(a.parallel for a in kernel.shared) and tile.m and rows > tile.rows:
         groups.append([{"grid": grid} for grid in ("rows", "panels")])
     bytes_ = depth * columns * kernel.stages[0].dtype.itemsize if hasattr(kernel.stages[0], "dtype") else 0
     if bytes_ > GROUPS[0] and rows > tile.rows:
         groups.append([{"group": size} for size in GROUPS if size < 2 * bytes_])
-    groups.append([{"unroll": count} for count in UNROLLS])
-    return groups
+    return groups if is_fixed else [*groups, [{"unroll": count} for count in UNROLLS]]
 
 
 def _of_loops(kernel: Kernel, machine: Machine) -> Groups:

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,11 +92,29 @@ _SKX = [*_ZEN3, "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "avx5
 def test_instruction_sets(monkeypatch, flags, limit, isa, on, off):
     monkeypatch.setattr(host_module.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(host_module, "_cpu_flags", lambda line: set(flags))
+    monkeypatch.setattr(host_module, "_may_use_tiles", lambda: True)
     target = host_module._host.__wrapped__(limit)
     assert target.isa == isa
     assert all(target.has(f) for f in on) and not any(target.has(f) for f in off)
     assert ("-prefer-256-bit" in target.features) == (isa == "avx512")
     emit_object(_LOOP, target.triple, target.cpu, target.features)
+
+
+@pytest.mark.parametrize("leave", [True, False])
+def test_tiles_are_used_only_with_the_systems_leave(monkeypatch, leave):
+    monkeypatch.setattr(host_module.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(host_module, "_cpu_flags", lambda line: {*_SKX, "avx512_bf16", "amx_bf16"})
+    monkeypatch.setattr(host_module, "_may_use_tiles", lambda: leave)
+    target = host_module._host.__wrapped__("")
+    assert target.products == ({"pairs", "tiles"} if leave else {"pairs"})
+    assert target.has("avx512bf16") and target.has("amx-tile") == target.has("amx-bf16") == leave
+
+
+def test_leave_to_use_tiles_is_asked_of_linux():
+    """What it answers depends on the CPU; a process may ask again."""
+    has_tiles = sys.platform == "linux" and "amx_tile" in Path("/proc/cpuinfo").read_text().split()
+    assert host_module._may_use_tiles() == host_module._may_use_tiles()
+    assert has_tiles or not host_module._may_use_tiles()
 
 
 @pytest.mark.parametrize(("flags", "products"), [(set(), set()), ({"asimd", "bf16"}, {"pairs"})])

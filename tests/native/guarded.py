@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from planish.codegen.llvm.host import host
+from planish.codegen.llvm.host import Target, host
 from planish.codegen.llvm.native import NativeCode
 from planish.ir import Graph, Node, constant, input_node
 from planish.ops.contract import conv_case
@@ -23,6 +23,7 @@ from planish.runtime import tables
 from planish.runtime.link import link
 from planish.runtime.loader import LoadedCode
 from planish.runtime.native import runtime
+from planish.schedule.products import NUMBERS
 from planish.types import (
     BFLOAT16,
     FLOAT16,
@@ -35,6 +36,7 @@ from planish.types import (
     evaluate_dim,
     symbol,
 )
+from tests.native.emulated import AMX, AVX512_BF16, emulated
 from tests.native.targets import Case, check, code_for
 
 PAGE = mmap.PAGESIZE
@@ -173,6 +175,12 @@ RUN_TIME: dict[str, Program] = {
     "gather": (gathered, "exact", ((F, (N, 7)), (INT32, (N,)))),
     "sort": (in_order, "exact", ((F, (3, N)),)),
 }
+B = BFLOAT16
+NARROW: dict[str, Program] = {
+    "product": (product, "contraction", ((B, (N, N)), (B, (N, N)))),
+    "product of whole steps": (product, "contraction", ((B, (N, 64)), (B, (64, N)))),
+    "product of weights": (product_of_weights, "contraction", ((B, (N, 64)),)),
+}
 FIXED: dict[str, Callable[[int], Program]] = {
     "gelu": lambda n: (gelu, "composite", ((F, (n,)), (F, (n,)))),
     "rows": lambda n: (rows, "composite", ((F, (3, n)),)),
@@ -198,16 +206,20 @@ def case_of(graph: Graph, kind: str, sizes: dict[str, int]) -> Case:
     return Case(graph, kind, arrays, sizes)
 
 
-def run_program(name: str, program: Program, sizes: Sequence[dict[str, int]]) -> None:
+def run_program(name: str, program: Program, sizes: Sequence[dict[str, int]],
+                foreign: Target | None = None) -> None:
     """The program at all sizes, with buffers at both places and on one and two threads: it is right, and the
-    same both times."""
+    same both times. For a `foreign` machine with functions for its instructions, on one thread."""
     graph = graph_of(program)
-    code = code_for(host(), graph, {"N": 40})
+    code = code_for(foreign or host(), graph, {"N": 40})
+    if foreign is not None:
+        assert any(k.tile is not None and k.tile.product is not NUMBERS for k in code.program.kernels)
+        code = emulated(code)
     loaded = LoadedCode(link(code.objects()), runtime().provided)
     for values in sizes:
         one = case_of(graph, program[1], values)
         found = []
-        for place, threads in (("end", 1), ("start", 2)):
+        for place, threads in (("end", 1), ("start", 2 if foreign is None else 1)):
             print(name, *values.values(), place, flush=True)
             found.append(run(code, loaded, one, place, threads))
         check(one, found[0])
@@ -215,6 +227,9 @@ def run_program(name: str, program: Program, sizes: Sequence[dict[str, int]]) ->
 
 
 def run_all() -> None:
+    for form, target in (("pairs", AVX512_BF16), ("tiles", AMX)):
+        for name, program in NARROW.items():
+            run_program(f"{name} by {form}", program, [{"N": n} for n in STATIC], target)
     for name, program in RUN_TIME.items():
         run_program(name, program, [{"N": n} for n in range(1, 41)])
     for name, make in FIXED.items():

@@ -1,16 +1,21 @@
 """Products of bfloat16 where the machine has instructions for them: the same answers, by other instructions.
 
-This CPU need not have them. Code for AVX512-BF16 runs with each instruction as a function (emulated.py), code
-for AArch64 under qemu; that the instructions are there, and the sums in registers, is read from the assembly.
+This CPU need not have them. Code for AVX512-BF16 and AMX runs with each instruction as a function
+(emulated.py), code for AArch64 under qemu; that the instructions are there, and the sums in registers, is
+read from the assembly.
 """
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pytest
 
 from planish.codegen.llvm.host import Target, aarch64
 from planish.codegen.llvm.native import NativeCode, generate
+from planish.codegen.llvm.program import canonical, kernel_text
 from planish.compiler import machine_of
+from planish.errors import UnsupportedOp
 from planish.ir import Graph, Node, constant, input_node, interpret
 from planish.ops.contract import conv_case
 from planish.ops.rules import ops
@@ -23,7 +28,7 @@ from planish.schedule.program_interpret import interpret_program
 from planish.schedule.program_verify import verify_program
 from planish.schedule.text import parse_kernel, print_kernel
 from planish.types import BFLOAT16, FLOAT32, Dim, TensorType, evaluate_dim, symbol
-from tests.native.emulated import AVX512_BF16, emulated
+from tests.native.emulated import AMX, AVX512_BF16, emulated
 from tests.native.test_assembly import CALL, STACK, count, loops
 from tests.qemu import run_aarch64
 
@@ -34,6 +39,9 @@ SIZES = [(1, 100, 64), (2, 33, 50), (3, 64, 19), (13, 31, 16), (30, 2, 64), (25,
 # (sizes, which operand lies along its other axis, whether the right one is a constant)
 PRODUCTS = [*((sizes, "", True) for sizes in SIZES), ((7, 33, 50), "", False), ((13, 31, 16), "w", False),
             ((13, 31, 16), "x", True), ((7, 33, 50), "xw", False)]
+BLOCKS = [*((sizes, "", True) for sizes in ((8, 16, 16), (32, 32, 32), (17, 65, 33), (96, 64, 100))),
+          ((50, 96, 31), "", False), ((49, 33, 40), "w", False), ((33, 40, 31), "x", True),
+          ((70, 33, 40), "xw", False)]
 SMALL = 500  # results up to which the slow interpreter is asked too
 rng = np.random.default_rng()
 
@@ -106,12 +114,47 @@ def test_open_sizes(target: Target) -> None:
         assert products_of(check(target, graph, {"M": m, "K": k, "N": n})) == ["pairs"]
 
 
-@pytest.mark.parametrize("target", ARMS, ids=lambda t: t.isa)
-def test_batches_with_a_wide_result(target: Target) -> None:
+@pytest.mark.parametrize(("sizes", "turned", "fixed"), BLOCKS, ids=str)
+def test_matrix_product_by_tiles(sizes: tuple[int, int, int], turned: str, fixed: bool) -> None:
+    """Blocks of fewer rows, panels of fewer columns, steps of k that are filled up."""
+    assert products_of(check(AMX, product(*sizes, fixed=fixed, turned=turned))) == ["tiles"]
+
+
+def test_open_sizes_by_tiles() -> None:
+    graph = product(symbol("M", 1, 100), symbol("K", 1, 100), symbol("N", 1, 100), fixed=False)
+    for m, k, n in ((1, 1, 1), (16, 32, 32), (33, 70, 40)):
+        assert products_of(check(AMX, graph, {"M": m, "K": k, "N": n})) == ["tiles"]
+
+
+def test_rows_of_several_axes_and_heads_by_tiles() -> None:
+    """Rows (batch, place) lie evenly apart and are read where they are; the sum is over (head, feature). The
+    epilogue is long."""
+    x, w = operand("a", (2, 20, 64)), operand("w", (64, 40), fixed=True)
+    total = ops.dot_general(x, w, lhs_contract=(2,), rhs_contract=(0,), result=FLOAT32)
+    code = check(AMX, Graph((x,), (ops.gelu(ops.add(total, constant(np.linspace(-1, 1, 40), FLOAT32))),)))
+    assert products_of(code) == ["tiles"] and len(code.program.kernels) == 1
+    heads = operand("a", (3, 20, 32))
+    x = ops.reshape(ops.transpose(heads, axes=(1, 0, 2)), shape=(20, 96))
+    code = check(AMX, Graph((heads,), (ops.matmul(x, operand("w", (96, 33), fixed=True)),)))
+    assert products_of(code) == ["tiles"]
+
+
+def test_what_does_not_fill_tiles_is_multiplied_in_pairs() -> None:
+    """Few rows, few columns, few steps, and images under a window."""
+    image = operand("a", (1, 16, 9, 11))
+    weights = operand("w", (17, 16, 3, 3), fixed=True)
+    conv = Graph((image,), (ops.conv(image, weights, **conv_case(2, padding=((1, 1),) * 2)),))
+    for graph in (product(7, 64, 64), product(64, 64, 15), product(64, 15, 64), conv):
+        assert products_of(code_for(AMX, graph)) == ["pairs"]
+
+
+@pytest.mark.parametrize(("target", "form"), [(t, "pairs") for t in ARMS] + [(AMX, "tiles")],
+                         ids=["avx512", "neon", "amx"])
+def test_batches_with_a_wide_result(target: Target, form: str) -> None:
     x, y = operand("a", (3, 9, 40)), operand("b", (3, 40, 21))
     made = ops.dot_general(x, y, lhs_contract=(2,), rhs_contract=(1,), lhs_batch=(0,), rhs_batch=(0,),
                            result=FLOAT32)
-    assert products_of(check(target, Graph((x, y), (ops.maximum(made, 0.5),)))) == ["pairs"]
+    assert products_of(check(target, Graph((x, y), (ops.maximum(made, 0.5),)))) == [form]
 
 
 @pytest.mark.parametrize("target", ARMS, ids=lambda t: t.isa)
@@ -122,12 +165,13 @@ def test_convolution(channels: int, target: Target) -> None:
     assert products_of(check(target, Graph((x,), (made,)))) == ["pairs"]
 
 
-@pytest.mark.parametrize("target", ARMS, ids=lambda t: t.isa)
-def test_special_values_go_through(target: Target) -> None:
-    """Infinities and NaN; and the last of an odd number of steps meets nothing but itself."""
-    graph = product(5, 7, 16, fixed=False)
+@pytest.mark.parametrize(("target", "depth"), [(AVX512_BF16, 7), (NEON_BF16, 7), (AMX, 19)],
+                         ids=["avx512", "neon", "amx"])
+def test_special_values_go_through(target: Target, depth: int) -> None:
+    """Infinities and NaN; and the last of an odd number of steps meets nothing but itself, or zeros."""
+    graph = product(9, depth, 16, fixed=False)
     a, b = (random_array(rng, BFLOAT16, n.shape, 1, 2) for n in graph.inputs)
-    a[0, 6], a[1, 0], b[3, 2] = np.inf, -np.inf, np.nan
+    a[0, depth - 1], a[1, 0], b[3, 2] = np.inf, -np.inf, np.nan
     code = code_for(target, graph)
     got = run(code, [a, b], {}).astype(np.float32)
     expected = interpret(graph, [a, b])[0].astype(np.float32)
@@ -135,14 +179,15 @@ def test_special_values_go_through(target: Target) -> None:
     np.testing.assert_array_equal(np.isinf(got), np.isinf(expected))
 
 
-@pytest.mark.parametrize("target", ARMS, ids=lambda t: t.isa)
-def test_strict_numerics_widen(target: Target) -> None:
+@pytest.mark.parametrize(("target", "instructions"), [(t, "pairs") for t in ARMS] + [(AMX, "tiles")],
+                         ids=["avx512", "neon", "amx"])
+def test_strict_numerics_widen(target: Target, instructions: str) -> None:
     """There every product and sum is rounded as such, and denormals are numbers, which instructions take for
     0."""
     check(target, product(5, 33, 16), numerics="strict")
-    graph = product(5, 33, 16, fixed=False)
+    graph = product(9, 33, 16, fixed=False)
     a, b = (np.full(n.shape, x, BFLOAT16.numpy) for n, x in zip(graph.inputs, (2.0 ** -130, 1.0)))
-    for numerics, form, expected in (("strict", "numbers", 33 * 2.0 ** -130), ("default", "pairs", 0.0)):
+    for numerics, form, expected in (("strict", "numbers", 33 * 2.0 ** -130), ("default", instructions, 0.0)):
         code = code_for(target, graph, numerics)
         assert products_of(code) == [form]
         np.testing.assert_array_equal(run(code, [a, b], {}).astype(np.float64), expected)
@@ -160,8 +205,27 @@ def test_sums_of_pairs_stay_in_registers(rows: Dim, target: Target) -> None:
     assert count(STACK, hot) == 0 and count(CALL, hot) == 0
 
 
-def test_the_schedule_says_so() -> None:
-    kernel, = (k for k in code_for(AVX512_BF16, product(96, 65, 100)).program.kernels if k.tile is not None)
+def test_a_step_of_tiles_is_four_loads_and_four_products() -> None:
+    """In the loop there is nothing else but addresses; tiles are configured before, released after."""
+    lines = code_for(AMX, product(97, 256, 256)).assembly().splitlines()
+    hot = next(loop for loop in loops("\n".join(lines)) if count("tdpbf16ps", loop))
+    assert count(r"tdpbf16ps\s", hot) == count(r"tileloadd\s", hot) == 4
+    assert count(STACK, hot) == count(CALL, hot) == 0 and len(hot) <= 16
+    order = [w for line in lines for w in re.findall(r"^\s+(ldtilecfg|tilestored|tilerelease)\b", line)]
+    assert order[0] == "ldtilecfg" and order[-1] == "tilerelease" and order.count("tilestored") == 4
+
+
+def test_a_machine_without_tiles_is_refused_a_kernel_that_multiplies_by_them() -> None:
+    kernel = next(k for k in code_for(AMX, product(32, 32, 32)).program.kernels if k.tile is not None)
+    with pytest.raises(UnsupportedOp, match="multiplies by tiles, which this target does not have"):
+        kernel_text(canonical(kernel), "k", AVX512_BF16, {}, "default")
+
+
+@pytest.mark.parametrize(("target", "tile", "panels"), [
+    (AVX512_BF16, "rows 12 vectors 2 lanes 16 packed by pairs", "bf16[4, 33, 32, 2]"),
+    (AMX, "rows 32 vectors 2 lanes 16 packed by tiles", "bf16[4, 48, 32, 2]")], ids=["pairs", "tiles"])
+def test_the_schedule_says_so(target: Target, tile: str, panels: str) -> None:
+    kernel, = (k for k in code_for(target, product(96, 65, 100)).program.kernels if k.tile is not None)
     text = print_kernel(kernel)
-    assert "rows 12 vectors 2 lanes 16 packed by pairs" in text and "bf16[4, 33, 32, 2]" in text
+    assert tile in text and panels in text
     assert print_kernel(parse_kernel(text)) == text

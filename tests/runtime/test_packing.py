@@ -17,22 +17,23 @@ VIEWS = {  # (start, sizes [n, k...], strides in elements)
 
 
 def pack_all(jobs, threads):
-    wanted = [(panels_shape(p[1], p[3], p[4]), array.dtype) for p, array, *_ in jobs]
+    wanted = [(panels_shape(p[1], *p[3:]), array.dtype) for p, array, *_ in jobs]
     panels = arrays_over(zeroed(bytes_of(wanted)), wanted)
     pack_into(panels, jobs, threads)
     return panels
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize(("width", "pair"), [(16, 1), (24, 1), (8, 1), (16, 2), (8, 2), (3, 1)])
-def test_panels_of_any_view(view, width, pair):
+@pytest.mark.parametrize(("width", "pair", "whole"), [
+    (16, 1, 1), (24, 1, 1), (8, 1, 1), (16, 2, 1), (8, 2, 1), (3, 1, 1), (32, 2, 32), (8, 1, 6)])
+def test_panels_of_any_view(view, width, pair, whole):
     rng = np.random.default_rng(width + pair)
     jobs = []
     for n, k in ((16, 16), (33, 41), (5, 3), (100, 65), (2, 2)):
         for dtype in (np.float32, np.float64, np.int16, np.int8):
             start, sizes, strides = VIEWS[view](n, k)
             array = rng.integers(-100, 100, n * k).astype(dtype)
-            jobs.append(((start, sizes, strides, width, pair), array))
+            jobs.append(((start, sizes, strides, width, pair, whole), array))
     for threads in (1, 2, 3):
         for (parameters, array), panels in zip(jobs, pack_all(jobs, threads), strict=True):
             expected = pack(parameters, array)
@@ -45,7 +46,8 @@ def test_taps_of_a_convolution_and_huge_pages():
     rng = np.random.default_rng(1)
     kernel = rng.normal(size=(200, 96, 3, 3)).astype(np.float32)
     large = rng.normal(size=(1030, 600)).astype(np.float32)
-    jobs = [((0, (200, 3, 3, 96), (864, 3, 1, 9), 16, 1), kernel), ((0, (600, 1030), (1, 600), 16, 1), large)]
+    jobs = [((0, (200, 3, 3, 96), (864, 3, 1, 9), 16, 1, 1), kernel),
+            ((0, (600, 1030), (1, 600), 16, 1, 1), large)]
     panels = pack_all(jobs, 2)
     assert sum(p.nbytes for p in panels) > LARGE
     for (parameters, array), found in zip(jobs, panels, strict=True):
@@ -54,7 +56,7 @@ def test_taps_of_a_convolution_and_huge_pages():
 
 def test_arrays_that_are_not_contiguous_are_read_as_if():
     array = np.arange(60, dtype=np.float32).reshape(6, 10).T
-    parameters = (0, (6, 10), (1, 6), 4, 1)
+    parameters = (0, (6, 10), (1, 6), 4, 1, 1)
     found, = pack_all([(parameters, array)], 2)
     np.testing.assert_array_equal(found, pack(parameters, array))
     np.testing.assert_array_equal(found[0, :, 0], array[:, 0])
@@ -75,7 +77,7 @@ def test_panels_of_what_was_moved_are_panels_of_what_it_was_moved_from(seed):
         start += low * int(steps[k])
         sizes.append(int(rng.integers(1, (moved.type.shape[k] - 1 - low) // stride + 2)))
         strides.append(stride * int(steps[k]))
-    view = (start, tuple(sizes), tuple(strides), 4, 1)
+    view = (start, tuple(sizes), tuple(strides), 4, 1, 1)
     made = packed(moved, *view)
     assert made.derivation.sources[0] is leaf
     np.testing.assert_array_equal(made.value, pack(view, moved.value))
@@ -95,7 +97,7 @@ def test_scaled_columns_are_packed_as_their_product():
     scale = rng.normal(size=(50, 1, 1, 1)).astype(np.float32)
     contents = [Content.of(kernel), Content.of(scale)]
     product = Content.derived("op", ("mul",), contents, contents[0].type)
-    view = (0, (50, 3, 3, 12), (108, 3, 1, 9), 16, 1)
+    view = (0, (50, 3, 3, 12), (108, 3, 1, 9), 16, 1, 1)
     made = packed(product, *view)
     assert made.derivation.sources == tuple(contents)
     expected = pack(view, kernel * scale)

@@ -166,6 +166,19 @@ kernel pairs(x: bf16[9, 33], w: bf16[2, 17, 4, 2]) -> (y: f32[9, 7]) {
     lambda a: {"y": a["x"].astype(np.float32)
                @ a["w"].astype(np.float32).transpose(1, 3, 0, 2).reshape(34, 8)[:33, :7]}, rtol=1e-4)
 
+example("""
+kernel tiles(x: bf16[9, 64], w: bf16[1, 32, 32, 2]) -> (y: f32[9, 20]) {
+  tile batch() m(s0) n(s1) k(a0) rows 32 vectors 2 lanes 16 packed by tiles
+  steps pack(w, 32), register_tile(s0, 32, s1, 32), unroll(a0, 32)
+  for s0 in 9, s1 in 20:
+    t0: f32 = add over a0 in 64:
+      cast(x[s0, a0], f32) * cast(w[0, (a0 // 2), s1, (a0 % 2)], f32)
+    t1: f32 = map:
+      y[s0, s1] = t0
+}""", lambda r: {"x": normal(r, 9, 64).astype(BF16), "w": normal(r, 1, 32, 32, 2).astype(BF16)},
+    lambda a: {"y": a["x"].astype(np.float32)
+               @ a["w"].astype(np.float32).transpose(1, 3, 0, 2).reshape(64, 32)[:, :20]}, rtol=1e-4)
+
 
 def _with_nans(rng: np.random.Generator) -> Arrays:
     x = np.round(normal(rng, 5, 40))

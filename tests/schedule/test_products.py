@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from planish.errors import ParseError, VerificationError
-from planish.schedule.products import NUMBERS, PAIRS, product_of
+from planish.schedule.products import NUMBERS, PAIRS, TILES, product_of
 from planish.schedule.text import parse_kernel
 from planish.schedule.verify import verify_kernel
 from planish.types import BFLOAT16, FLOAT16, FLOAT32, INT8, INT16
@@ -16,6 +16,12 @@ FAULTS = [
     ("pairs", "x: bf16", "x: f16", "what is multiplied by pairs is two operands, of i16 or i8 or bf16"),
     ("pairs", " packed", "", "products by pairs want panels [.., 4, 2] on the right"),
     ("pairs", "vectors 1", "vectors 2", "products by pairs want panels [.., 8, 2] on the right"),
+    ("tiles", "x: bf16", "x: i16", "what is multiplied by tiles is two operands, of bf16"),
+    ("tiles", "rows 32", "rows 16", "products by tiles are in blocks of rows 32 vectors 2 lanes 16"),
+    ("tiles", "m(s0)", "m()", "products by tiles are in blocks of rows 32 vectors 2 lanes 16"),
+    ("tiles", "a0 in 64", "a0 in 33", "products by tiles sum over whole steps of 32, not over 33"),
+    ("tiles", "x[s0, a0]", "x[(s0 // 2), a0]", "products by tiles read rows of x that are not evenly apart"),
+    ("tiles", "x[s0, a0]", "x[s0, 63 - a0]", "products by tiles read x along a0, where it does not lie"),
 ]
 
 
@@ -36,5 +42,9 @@ def test_int16_is_multiplied_in_pairs_on_every_machine_bfloat16_where_there_is_a
     assert product_of(INT16, INT16, frozenset()) is product_of(INT16, INT8, frozenset()) is PAIRS
     for known, form in ((frozenset(), NUMBERS), (frozenset({"pairs"}), PAIRS)):
         assert product_of(BFLOAT16, BFLOAT16, known) is form
+    both = frozenset({"pairs", "tiles"})
+    assert product_of(BFLOAT16, BFLOAT16, both) is PAIRS
+    assert product_of(BFLOAT16, BFLOAT16, frozenset({"pairs"}), by_tiles=True) is PAIRS
+    assert product_of(BFLOAT16, BFLOAT16, both, by_tiles=True) is TILES
     for left, right in ((BFLOAT16, FLOAT32), (FLOAT16, FLOAT16), (FLOAT32, FLOAT32)):
-        assert product_of(left, right, frozenset({"pairs"})) is NUMBERS
+        assert product_of(left, right, both, by_tiles=True) is NUMBERS

@@ -58,6 +58,8 @@ class TileRow:
 
 
 class TileWriter(LoopWriter):
+    unit_work = UNIT_WORK
+
     def __init__(self, b: Builder, kernel: Kernel, size_slots: dict[str, int], numerics: str):
         super().__init__(b, kernel, size_slots, numerics)
         tile, parts = kernel.tile, contraction_of(kernel)
@@ -137,7 +139,7 @@ class TileWriter(LoopWriter):
         group = self.group()
         rows_of_one = b.select(by_rows, self.share(tiles), tiles)
         panels_of_one = b.select(by_panels, self.share(panels), panels)
-        few = self.tiles_in(UNIT_WORK, b.intrinsic("smin", group, panels_of_one))
+        few = self.tiles_in(self.unit_work, b.intrinsic("smin", group, panels_of_one))
         size = b.add(b.intrinsic("smax", few, b.bin("lshr", rows_of_one, b.i64(UNITS_OF_GROUP))), one)
         most = b.mul(self.ceil_div(panels_of_one, group), self.ceil_div(rows_of_one, size))
         shares = b.bin("and", crew.shares(), b.cmp("icmp sle", most, b.i64(MOST_UNITS)))
@@ -330,12 +332,12 @@ class TileWriter(LoopWriter):
         totals = self.sums.write(left, right, masks, self.apart())
         if partial:
             self.keep(totals)
-            self.partial_epilogue(row, len(rows), column, len(masks) * self.tile.lanes)
+            self.partial_epilogue(row, self.b.i64(len(rows)), column, len(masks) * self.tile.lanes)
         elif self.long:
             self.keep(totals)
             wide = at_once * self.width
             span = self.b.i64(0), self.b.i64(wide)
-            self.looped_epilogue(row, len(rows), column, wide, span, self.tile.lanes)
+            self.looped_epilogue(row, self.b.i64(len(rows)), column, wide, span, self.tile.lanes)
         else:
             for one, values in zip(rows, totals):
                 for j, total in enumerate(values):
@@ -404,11 +406,11 @@ class TileWriter(LoopWriter):
         place = self.b.gep(self.element, self.accumulators, at)
         return self.b.load(vector(self.element, lanes), place, self.size)
 
-    def looped_epilogue(self, row: Value, height: int, column: Value, per_row: int, span: tuple[Value, Value],
-                        lanes: int) -> None:
+    def looped_epilogue(self, row: Value, height: Value, column: Value, per_row: int,
+                        span: tuple[Value, Value], lanes: int) -> None:
         """The epilogue of columns `span` of the kept accumulators, `lanes` at a time."""
         b = self.b
-        loop = b.loop(b.i64(0), b.i64(height), b.i64(1), hint="row")
+        loop = b.loop(b.i64(0), height, b.i64(1), hint="row")
         axes = self.m_axes(row, loop.index)
         inner = b.loop(*span, b.i64(lanes), hint="column")
         total = self.kept(loop.index, per_row, inner.index, lanes)
@@ -416,7 +418,7 @@ class TileWriter(LoopWriter):
         inner.end()
         loop.end()
 
-    def partial_epilogue(self, row: Value, height: int, column: Value, per_row: int) -> None:
+    def partial_epilogue(self, row: Value, height: Value, column: Value, per_row: int) -> None:
         """A partial panel: whole vectors, then column by column."""
         b, lanes = self.b, self.tile.lanes
         if is_static(self.n.extent):

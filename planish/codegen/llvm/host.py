@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,6 +36,7 @@ _NEEDS = {
     "avx2": {"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"},
     "sse2": set(),
 }
+_ASK_FOR_TILES = 158, 0x1023, 18  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
 _NAMES = {"avx512": "x86-64-v4", "avx2": "x86-64-v3", "sse2": "x86-64"}
 
 
@@ -126,12 +128,22 @@ def _x86_level(flags: set[str], limit: str) -> str:
 def _x86_features(flags: set[str], isa: str) -> str:
     """Present features on; under a lower level, what belongs to a higher one stays off."""
     on = sorted({_X86_FEATURES[f] for f in flags & set(_X86_FEATURES)})
+    if isa == "avx512" and any(f.startswith("amx") for f in on) and not _may_use_tiles():
+        on = [f for f in on if not f.startswith("amx")]
     if isa != "avx512":
         on = [f for f in on if not f.startswith(("avx512", "amx"))]
     if isa == "sse2":
         on = [f for f in on if not f.startswith("avx") and f not in ("fma", "f16c", "bmi", "bmi2", "movbe")]
     # full 512-bit vectors also where LLVM would prefer 256
     return ",".join([f"+{f}" for f in on] + (["-prefer-256-bit"] if isa == "avx512" else []))
+
+
+def _may_use_tiles() -> bool:
+    """Asks Linux for the tile registers, whose state it saves only for processes that have asked; all threads
+    may use them then. Without leave the first of their instructions would end the process."""
+    import ctypes
+
+    return sys.platform == "linux" and ctypes.CDLL(None).syscall(*map(ctypes.c_long, _ASK_FOR_TILES)) == 0
 
 
 def _cache_sizes() -> tuple[int, int, int]:

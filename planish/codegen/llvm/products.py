@@ -13,7 +13,7 @@ from planish.codegen.llvm.builder import Builder, Value, lanes_of, vector
 PAIR = 2  # products that one instruction adds up, for each lane of the sum
 
 # (machine, form) -> LLVM's name of the feature it takes for bfloat16
-FEATURES = {("x86_64", "pairs"): "avx512bf16", ("aarch64", "pairs"): "bf16"}
+FEATURES = {("x86_64", "pairs"): "avx512bf16", ("x86_64", "tiles"): "amx-bf16", ("aarch64", "pairs"): "bf16"}
 FORMS = frozenset(form for _, form in FEATURES)
 # (machine, operands, bytes of a vector of sums) -> LLVM's name of the instruction for a vector of pairs
 PAIRS = {
@@ -26,6 +26,7 @@ PAIRS = {
     ("aarch64", "bfloat16", 8): "llvm.aarch64.neon.bfdot.v2f32.v4bf16",
     ("aarch64", "bfloat16", 16): "llvm.aarch64.neon.bfdot.v4f32.v8bf16",
 }
+TILES = "llvm.x86.tdpbf16ps"  # of three tile registers: amx.py
 
 
 def instructions(triple: str, features: str) -> frozenset[str]:

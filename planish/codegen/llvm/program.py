@@ -23,6 +23,7 @@ from functools import partial
 from itertools import pairwise, takewhile
 from math import prod
 
+from planish.codegen.llvm.amx import write_tiles
 from planish.codegen.llvm.builder import Builder, Cell, Module, Value
 from planish.codegen.llvm.builder import While as Loop
 from planish.codegen.llvm.clocks import Clocks
@@ -31,6 +32,7 @@ from planish.codegen.llvm.expressions import Expressions, Scope
 from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.loops import write_kernel
 from planish.schedule.kernel import Kernel, stage_axes
+from planish.schedule.products import TILES
 from planish.schedule.program import CheckStep, For, If, Launch, Place, Program, Step, While, every_step
 from planish.schedule.rebuild import canonical
 from planish.schedule.text import print_kernel
@@ -79,9 +81,14 @@ def kernel_name(kernel: Kernel, slots: dict[str, int], numerics: str) -> str:
 def kernel_text(kernel: Kernel, name: str, target: Target, slots: dict[str, int], numerics: str) -> str:
     """The module of one canonical kernel."""
     module = Module(target.triple, target.lacks)
-    writer: Callable[..., Builder] = write_kernel if kernel.tile is None else write_contraction
-    writer(module, kernel, name, slots, numerics)
+    _writer(kernel)(module, kernel, name, slots, numerics)
     return str(module)
+
+
+def _writer(kernel: Kernel) -> Callable[..., Builder]:
+    if kernel.tile is None:
+        return write_kernel
+    return write_tiles if kernel.tile.product is TILES else write_contraction
 
 
 def _write_body(module: Module, program: Program, names: dict[int, str], slots: dict[str, int],

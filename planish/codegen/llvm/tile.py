@@ -19,7 +19,6 @@ from planish.codegen.llvm.expressions import Expressions
 from planish.codegen.llvm.products import PAIR
 from planish.schedule.access import Access, stride_along
 from planish.schedule.kernel import Axis, Kernel, Load
-from planish.schedule.products import PAIRS
 from planish.schedule.roles import contraction_of
 from planish.types import INT8, Dim, is_static
 
@@ -41,7 +40,7 @@ class TileSums:
         self.is_x86 = b.module.triple.startswith("x86_64")
         self.packed = tile.packed
         self.lanes, self.width = tile.lanes, tile.vectors * tile.lanes
-        self.lhs, self.rhs, self.in_pairs = parts.left, parts.right, tile.product is PAIRS
+        self.lhs, self.rhs, self.in_pairs = parts.left, parts.right, tile.product.pair == PAIR
         self.dtype, self.element = parts.sum.dtype, registers.memory_type(parts.sum.dtype.name)
         axes = {a.name: a for a in parts.sum.axes}
         self.k = [axes[name] for name in tile.k]
