@@ -15,7 +15,7 @@ from planish.runtime.cache import default_cache
 from planish.runtime.constants import arrays_of
 from planish.schedule.packing import pack, packed
 
-VIEW = (0, (96, 64), (1, 96), 16, 1)
+VIEW = (0, (96, 64), (1, 96), 16, 1, 1)
 
 
 @pytest.fixture
