@@ -80,9 +80,9 @@ def _table(sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
 
 def rows_of(parameters: tuple[Any, ...], first: int, last: int) -> tuple[Any, ...]:
     """The parameters of panels `first` to `last` alone."""
-    start, sizes, strides, width, pair = parameters
+    start, sizes, strides, width, *steps = parameters
     columns = min(sizes[0], last * width) - first * width
-    return start + first * width * strides[0], (columns, *sizes[1:]), strides, width, pair
+    return start + first * width * strides[0], (columns, *sizes[1:]), strides, width, *steps
 
 
 # --- arrays in one piece of memory
