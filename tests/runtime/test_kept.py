@@ -195,7 +195,7 @@ def test_large_constants_are_laid_out_in_parts(folder, packings, monkeypatch, is
     kernel, scale = rng.normal(size=(50, 12, 3, 3)), rng.normal(size=(50, 1, 1, 1))
     kernel, scale, table = (a.astype(np.float32) for a in (kernel, scale, rng.normal(size=(700, 5))))
     number, nothing = np.array(3, np.int64), np.zeros((4, 0), np.float32)
-    view, rows = (0, (50, 3, 3, 12), (108, 3, 1, 9), 16, 1), (0, (70, 40), (5, 70), 16, 2)
+    view, rows = (0, (50, 3, 3, 12), (108, 3, 1, 9), 16, 1, 1), (0, (70, 40), (5, 70), 16, 2, 1)
     for _ in range(2):
         sources = [Content.of(kernel), Content.of(scale)]
         product = Content.derived("op", ("mul",), sources, sources[0].type)
