@@ -28,9 +28,9 @@ from planish.runtime.tables import (
     ANSWERS,
     NORMALISE_FAILED,
     OPENMP,
-    PARALLEL,
     RELEASE_GIL,
     UNWRAP,
+    WORTH_THREADS,
     ArrayTable,
     Frame,
     ProgramTable,
@@ -96,11 +96,13 @@ def argument(b: Builder, arguments: Value, spec: Value) -> Value:
 
 
 def _write_run(module: Module) -> None:
-    """run(program, frame): the body, on as many threads as the program is for."""
+    """run(program, frame): the body, on as many threads as pay for these sizes."""
     b = module.function("run", [("ptr", "program"), ("ptr", "frame")], linkage="internal")
     program, frame = b.parameters
     body = field(b, ProgramTable, program, "body", "ptr")
-    parallel = b.when(has_flag(b, program, PARALLEL))
+    dims = field(b, Frame, frame, "dims", "ptr")
+    work = resolve(b, field(b, ProgramTable, program, "work"), dims)
+    parallel = b.when(is_(b, "sge", work, b.i64(WORTH_THREADS)))
     own = field(b, ProgramTable, program, "threads")
     of_process = b.load("i64", Value("ptr", "@planish_threads"), 8)
     threads = b.select(is_(b, "eq", own, ZERO), of_process, own)

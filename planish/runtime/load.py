@@ -94,7 +94,7 @@ def spec_of(code: NativeCode) -> ProgramSpec:
     symbols = len(code.program.symbols)
     return ProgramSpec(inputs, outputs, symbols, symbols + len(code.code.derived),
                        _dim(code, code.program.arena_bytes),
-                       parallel=code.work > 0, release_gil=_is_long(code),
+                       work=_dim(code, code.code.work), release_gil=_is_long(code),
                        messages={c.code: (c.error, c.message) for c in code.checks} | _ranges(code))
 
 
@@ -116,4 +116,4 @@ def _dim(code: NativeCode, dim: types.Dim) -> Dim:
 def _is_long(code: NativeCode) -> bool:
     """Whether a call is worth the cost of letting other threads run."""
     sizes = [t.size * t.dtype.itemsize for t in (*(t for _, t in code.input_types), *code.output_types)]
-    return code.work > 0 or any(not is_static(s) or s >= LONG for s in sizes)
+    return code.code.work != 0 or any(not is_static(s) or s >= LONG for s in sizes)

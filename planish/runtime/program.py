@@ -183,7 +183,7 @@ class _Core:
         self.normalise, self.fail = self.signature.normalise, _failing(spec)
         return tables.ProgramTable(
             self.body, self.signature.derive, len(spec.inputs), len(spec.outputs), len(self.constants),
-            spec.n_dims, _flags(spec), _code(spec.arena), id(self.normalise), id(self.fail),
+            spec.n_dims, _flags(spec), _code(spec.arena), _code(spec.work), id(self.normalise), id(self.fail),
             self._kept(pointers), self._arrays(spec.inputs, self.signature.dtypes),
             self._arrays(spec.outputs, self.output_dtypes), self.threads, len(spec.inputs))
 
@@ -220,7 +220,8 @@ class _Core:
         buffers = (ctypes.c_void_p * len(held))(*(a.ctypes.data for a in held))
         runtime = native.runtime()
         frame = tables.Frame(ctypes.addressof(buffers), ctypes.addressof(dims), runtime.pool, 0, 0)
-        count = (self.threads or threads.get_num_threads()) if self.spec.parallel else 1
+        pays = _size(self.spec.work, dims) >= tables.WORTH_THREADS
+        count = (self.threads or threads.get_num_threads()) if pays else 1
         runtime.parallel(self.body, ctypes.addressof(frame), count)
         if frame.status:
             self.fail(frame.status)
@@ -243,8 +244,7 @@ def _exception(name: str) -> type[Exception]:
 
 
 def _flags(spec: ProgramSpec) -> int:
-    return (tables.PARALLEL * spec.parallel | tables.RELEASE_GIL * spec.release_gil
-            | tables.UNWRAP * spec.unwrap_single)
+    return tables.RELEASE_GIL * spec.release_gil | tables.UNWRAP * spec.unwrap_single
 
 
 def _code(dim: Dim) -> int:

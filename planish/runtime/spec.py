@@ -45,9 +45,10 @@ class ProgramSpec:
     """What a program takes and gives.
 
     The first `n_symbols` of its `n_dims` dims are symbols, bound by the inputs' shapes; planish_derive fills
-    in the rest. `arena`: bytes of scratch memory. `parallel`: worth more than one thread. `release_gil`: long
-    enough to let other Python threads run. `messages`: what a nonzero status or planish_derive means,
-    as (name of exception type, text). `unwrap_single`: a program with one output returns it, not a tuple.
+    in the rest. `arena`: bytes of scratch memory. `work`: the most multiply-adds, or as much time, that
+    threads share between two barriers, which decides whether a call uses several. `release_gil`: long enough
+    to let other Python threads run. `messages`: what a nonzero status or planish_derive means, as (name of
+    exception type, text). `unwrap_single`: a program with one output returns it, not a tuple.
     """
 
     inputs: tuple[ArraySpec, ...]
@@ -55,7 +56,7 @@ class ProgramSpec:
     n_symbols: int = 0
     n_dims: int = 0
     arena: Dim = 0
-    parallel: bool = False
+    work: Dim = 0
     release_gil: bool = False
     unwrap_single: bool = False
     messages: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class ProgramSpec:
     def __post_init__(self) -> None:
         specs = [*self.inputs, *self.outputs]
         refs = [d for s in specs for d in s.shape if isinstance(d, DimRef)]
-        refs += [self.arena] if isinstance(self.arena, DimRef) else []
+        refs += [d for d in (self.arena, self.work) if isinstance(d, DimRef)]
         if not 0 <= self.n_symbols <= self.n_dims or any(not 0 <= r.index < self.n_dims for r in refs):
             raise ValueError("a program's dims refer to entries it does not have")
         if any(isinstance(d, int) and d < 0 for s in specs for d in s.shape):
@@ -78,7 +79,7 @@ class ProgramSpec:
         """A value that json.dumps takes; `from_json` reads it back."""
         return {"inputs": [_array_to_json(s) for s in self.inputs],
                 "outputs": [_array_to_json(s) for s in self.outputs],
-                "arena": _dim_to_json(self.arena),
+                "arena": _dim_to_json(self.arena), "work": _dim_to_json(self.work),
                 "messages": {str(code): list(message) for code, message in self.messages.items()},
                 "n_symbols": self.n_symbols, "n_dims": self.n_dims,
                 **{name: getattr(self, name) for name in _FLAGS}}
@@ -89,7 +90,7 @@ class ProgramSpec:
         try:
             return ProgramSpec(
                 tuple(map(_array_from_json, value["inputs"])), tuple(map(_array_from_json, value["outputs"])),
-                arena=_dim_from_json(value["arena"]),
+                arena=_dim_from_json(value["arena"]), work=_dim_from_json(value["work"]),
                 messages={int(code): (str(k), str(text)) for code, (k, text) in value["messages"].items()},
                 n_symbols=int(value["n_symbols"]), n_dims=int(value["n_dims"]),
                 **{name: bool(value[name]) for name in _FLAGS})
@@ -97,7 +98,7 @@ class ProgramSpec:
             raise ValueError(f"not a program's spec: {error!r}") from None
 
 
-_FLAGS = ("parallel", "release_gil", "unwrap_single")
+_FLAGS = ("release_gil", "unwrap_single")
 
 
 def _dim_to_json(dim: Dim) -> Any:

@@ -3,10 +3,12 @@ from __future__ import annotations
 
 import ctypes
 
-PARALLEL, RELEASE_GIL, UNWRAP = 1, 2, 4
+RELEASE_GIL, UNWRAP = 2, 4
 ANSWERS = 8  # what the `normalise` callable returns is the call's result, not arguments to try again with
 OPENMP = 16  # runs on OpenMP's threads where there are any (openmp.py)
 NORMALISE_FAILED = -1  # the status for "normalised arguments do not fit either"
+
+WORTH_THREADS = 1 << 17  # multiply-adds that threads share, from which a call uses several: 3 us on one
 
 # Outputs from this size on come from our own pool, 64-byte aligned; smaller ones from NumPy, whose C heap
 # keeps them warm.
@@ -44,14 +46,15 @@ class ArrayTable(ctypes.Structure):
 
 
 class ProgramTable(ctypes.Structure):
-    """A program as the entry sees it. `arena` is bytes, or ~index of the dim that holds them; `threads` per
-    call, 0: as many as the process uses."""
+    """A program as the entry sees it. `arena` is bytes, `work` what decides about threads (`ProgramSpec`);
+    each may be ~index of the dim that holds it. `threads` per call, 0: as many as the process uses."""
 
     _fields_ = [("body", ctypes.c_void_p), ("derive", ctypes.c_void_p), ("n_inputs", ctypes.c_int64),
                 ("n_outputs", ctypes.c_int64), ("n_constants", ctypes.c_int64), ("n_dims", ctypes.c_int64),
-                ("flags", ctypes.c_int64), ("arena", ctypes.c_int64), ("normalise", ctypes.c_void_p),
-                ("fail", ctypes.c_void_p), ("constants", ctypes.c_void_p), ("inputs", ctypes.c_void_p),
-                ("outputs", ctypes.c_void_p), ("threads", ctypes.c_int64), ("n_arguments", ctypes.c_int64)]
+                ("flags", ctypes.c_int64), ("arena", ctypes.c_int64), ("work", ctypes.c_int64),
+                ("normalise", ctypes.c_void_p), ("fail", ctypes.c_void_p), ("constants", ctypes.c_void_p),
+                ("inputs", ctypes.c_void_p), ("outputs", ctypes.c_void_p), ("threads", ctypes.c_int64),
+                ("n_arguments", ctypes.c_int64)]
 
 
 class Frame(ctypes.Structure):

@@ -9,10 +9,23 @@ import pytest
 
 from planish.compiler import Options, compile_graph
 from planish.errors import ShapeError
-from planish.ir import Graph, Node, input_node, interpret
+from planish.ir import Graph, Node, constant, input_node, interpret
+from planish.ir.graph import build_graph
 from planish.ops import get_op
 from planish.ops.rules import apply_nullary, ops
-from planish.types import FLOAT32, FLOAT64, INT32, INT64, UINT32, DType, TensorType, evaluate_dim, symbol
+from planish.runtime.tables import WORTH_THREADS
+from planish.types import (
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    UINT32,
+    DType,
+    TensorType,
+    evaluate_dim,
+    is_static,
+    symbol,
+)
 from planish.types.dim import minimum
 
 SIZES = (0, 1, 7, 8, 33, 1000)
@@ -147,3 +160,36 @@ def test_the_smaller_of_a_size_and_a_huge_one_fits(limit: int) -> None:
     x = input_node("x", TensorType(FLOAT32, (symbol("N"),)))
     compiled = compile_graph(Graph((x,), (ops.cumsum(iota, axis=0),)))
     assert compiled(np.ones(9, np.float32))[0].shape == (min(9, limit), 3)
+
+
+def _open_layers(x: Node, w: Node) -> Node:
+    return ops.softmax(ops.tanh(x @ w) @ w, axis=1)
+
+
+def _open_rounds(x: Node, w: Node) -> Node:
+    for _ in range(6):
+        x = ops.tanh(x @ constant(np.full((64, 64), 0.1, np.float32)))
+    return x
+
+
+@pytest.mark.parametrize("make", [_open_layers, _open_rounds])
+def test_threads_are_for_sizes_that_pay(make: Make) -> None:
+    """What a call's sizes make of the most work that threads share; and the answer at sizes on both sides."""
+    graph = build_graph(make, TensorType(FLOAT32, (POSITIVE, 64)), TensorType(FLOAT32, (64, 64)))
+    compiled = compile_graph(graph)
+    work = compiled.code.code.work  # type: ignore[attr-defined]
+    assert not is_static(work)
+    small, large = (evaluate_dim(work, {"B": rows}) for rows in (1, 4000))
+    assert 0 < small < WORTH_THREADS <= large
+    for rows in (1, 31, 33, 4000):
+        arrays = [_array(FLOAT32, shape) for shape in ((rows, 64), (64, 64))]
+        expected, = interpret(graph, arrays)
+        np.testing.assert_allclose(compiled(*arrays)[0], expected, 1e-4, 1e-5)
+
+
+def test_static_work_needs_no_size_of_the_call() -> None:
+    x, w = TensorType(FLOAT32, (4, 64)), TensorType(FLOAT32, (64, 64))
+    compiled = compile_graph(build_graph(_open_layers, x, w))
+    assert is_static(compiled.code.code.work)  # type: ignore[attr-defined]
+    large = compile_graph(build_graph(_open_layers, TensorType(FLOAT32, (4000, 64)), w))
+    assert large.code.code.work >= WORTH_THREADS  # type: ignore[attr-defined]

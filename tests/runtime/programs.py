@@ -8,6 +8,7 @@ from planish.runtime.blob import Blob
 from planish.runtime.link import link
 from planish.runtime.program import NativeProgram
 from planish.runtime.spec import ArraySpec, DimRef, ProgramSpec
+from planish.runtime.tables import WORTH_THREADS
 
 _HEAD = """
 declare void @planish_barrier(ptr, i64, i64)
@@ -196,7 +197,7 @@ def add_program(dtype: str = "float32", shape: tuple[int, ...] | None = None, ty
 
 def reverse_program(**options: bool) -> NativeProgram:
     a, c = (ArraySpec(name, "float32", (DimRef(0),)) for name in "ac")
-    spec = ProgramSpec((a,), (c,), 1, 2, DimRef(1), parallel=True, unwrap_single=True,
+    spec = ProgramSpec((a,), (c,), 1, 2, DimRef(1), work=WORTH_THREADS, unwrap_single=True,
                        messages={5: ("ShapeError", "too long")}, **options)
     return NativeProgram(native.load(compile_ir(_REVERSE)), spec)
 
@@ -208,10 +209,19 @@ def address_program() -> NativeProgram:
     return NativeProgram(native.load(compile_ir(_ADDRESS)), spec)
 
 
-def threads_program(threads: int) -> NativeProgram:
-    """Takes nothing, gives the number of threads that ran its body."""
-    spec = ProgramSpec((), (ArraySpec("out", "int64", ()),), parallel=True, unwrap_single=True)
+def threads_program(threads: int, work: int = WORTH_THREADS) -> NativeProgram:
+    """Takes nothing, gives the number of threads that ran its body, which share so much work."""
+    spec = ProgramSpec((), (ArraySpec("out", "int64", ()),), work=work, unwrap_single=True)
     return NativeProgram(native.load(compile_ir(_THREADS)), spec, threads=threads)
+
+
+def sized_threads_program(threads: int) -> NativeProgram:
+    """The same for an array of any length, each of whose elements is a multiply-add."""
+    spec = ProgramSpec((ArraySpec("a", "int8", (DimRef(0),)),), (ArraySpec("out", "int64", ()),), 1, 1,
+                       work=DimRef(0), unwrap_single=True)
+    text = _THREADS.replace("ptr %frame, i64 0)", "ptr %frame, i64 1)") + _DERIVE_NOTHING
+    return NativeProgram(native.load(compile_ir(text)), spec, threads=threads)
+
 
 
 def checked_program(constant: object) -> NativeProgram:

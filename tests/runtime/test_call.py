@@ -14,12 +14,14 @@ import pytest
 from planish.errors import PlanishError, ShapeError, SignatureError
 from planish.runtime.program import NativeProgram
 from planish.runtime.spec import ArraySpec, DimRef, ProgramSpec
+from planish.runtime.tables import WORTH_THREADS
 from planish.runtime.threads import get_num_threads
 from tests.runtime.programs import (
     add_program,
     address_program,
     checked_program,
     reverse_program,
+    sized_threads_program,
     threads_program,
 )
 
@@ -176,6 +178,18 @@ def test_a_program_may_have_a_thread_count_of_its_own(count):
     program = threads_program(count)
     assert program() == program.call_ctypes() == count
     assert threads_program(0)() == threads_program(0).call_ctypes() == get_num_threads()
+
+
+def test_little_work_is_done_by_one_thread():
+    program = threads_program(2, work=WORTH_THREADS - 1)
+    assert program() == program.call_ctypes() == 1
+
+
+@pytest.mark.parametrize(("n", "threads"), [(1, 1), (WORTH_THREADS - 1, 1), (WORTH_THREADS, 2)])
+def test_sizes_of_a_call_decide_about_threads(n, threads):
+    program = sized_threads_program(2)
+    a = np.zeros(n, np.int8)
+    assert program(a) == program.call_ctypes(a) == threads
 
 
 def test_constants_several_outputs_and_run_time_checks():

@@ -17,7 +17,7 @@ from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.program import ProgramCode, write_program
 from planish.codegen.llvm.version import generator_version
 from planish.ir.graph import Graph
-from planish.schedule.program import CheckStep, For, Program, every_step
+from planish.schedule.program import CheckStep, Program, every_step
 from planish.types import Dim, TensorType, is_static
 
 
@@ -31,7 +31,6 @@ class NativeCode:
     target: Target
     input_types: tuple[tuple[str, TensorType], ...]
     output_types: tuple[TensorType, ...]
-    work: int
 
     @property
     def key(self) -> str:
@@ -85,9 +84,7 @@ def generate(program: Program, outputs: tuple[tuple[str, int], ...], graph: Grap
     symbols = {s.name for s in program.symbols}
     extra = tuple(d for d in sizes if not is_static(d) and str(d) not in symbols)
     code = write_program(program, target, numerics, extra)
-    loops = sum(isinstance(s, For) and s.parallel for s in program.steps)
-    work = loops + sum(any(a.parallel for a in k.shared) for k in program.kernels)
-    return NativeCode(program, code, target, inputs, results, work)
+    return NativeCode(program, code, target, inputs, results)
 
 
 def timed(code: NativeCode, numerics: str, threads: int) -> NativeCode:

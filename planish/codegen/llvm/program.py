@@ -19,9 +19,9 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise, takewhile
-from math import prod
+from typing import cast
 
 from planish.codegen.llvm.amx import write_tiles
 from planish.codegen.llvm.builder import Builder, Cell, Module, Value
@@ -31,12 +31,13 @@ from planish.codegen.llvm.contraction import write_contraction
 from planish.codegen.llvm.expressions import Expressions, Scope
 from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.loops import write_kernel
-from planish.schedule.kernel import Kernel, stage_axes
+from planish.schedule.kernel import Axis, Kernel, stage_axes
 from planish.schedule.products import TILES
 from planish.schedule.program import CheckStep, For, If, Launch, Place, Program, Step, While, every_step
 from planish.schedule.rebuild import canonical
 from planish.schedule.text import print_kernel
-from planish.types import Dim, is_static
+from planish.types import Dim, is_static, substitute
+from planish.types.dim import maximum
 
 WORTH_A_BARRIER = 1 << 20   # multiply-adds, in a launch of a loop, that are worth one: some 20 us
 LAUNCHES = 8                # between two barriers, whose units threads may claim (runtime/pool.py)
@@ -46,11 +47,12 @@ POINT = 16                  # multiply-adds that take as long as one point of ot
 @dataclass(frozen=True)
 class ProgramCode:
     """`kernels`: function name -> what writes its module; `body`: the module that calls them; `derived`: the
-    sizes after the symbols in the table."""
+    sizes after the symbols in the table; `work`: see `shared_work`."""
 
     kernels: dict[str, Callable[[], str]]
     body: str
     derived: tuple[Dim, ...]
+    work: Dim
 
 
 def write_program(program: Program, target: Target, numerics: str, extra: tuple[Dim, ...] = (),
@@ -58,7 +60,8 @@ def write_program(program: Program, target: Target, numerics: str, extra: tuple[
     """The modules of a program; `extra` lists run-time sizes that the caller needs (dims of the outputs),
     `times` names the buffer for what each launch took, if that is wanted."""
     slots = {s.name: i for i, s in enumerate(program.symbols)}
-    derived = tuple(dict.fromkeys(d for d in (*extra, program.arena_bytes) if not is_static(d)))
+    work = shared_work(program)
+    derived = tuple(dict.fromkeys(d for d in (*extra, program.arena_bytes, work) if not is_static(d)))
     kernels: dict[str, Callable[[], str]] = {}
     names: dict[int, str] = {}
     for kernel in program.kernels:
@@ -68,7 +71,7 @@ def write_program(program: Program, target: Target, numerics: str, extra: tuple[
     module = Module(target.triple, target.lacks)
     _write_body(module, program, names, slots, times)
     _write_derive(module, program, slots, derived)
-    return ProgramCode(kernels, str(module), derived)
+    return ProgramCode(kernels, str(module), derived, work)
 
 
 def kernel_name(kernel: Kernel, slots: dict[str, int], numerics: str) -> str:
@@ -182,8 +185,7 @@ class _Body:
 
     def pays(self, step: While | For) -> Value | None:
         """Whether a launch in a loop has work for several threads; None where it surely has."""
-        kernels = [s.kernel for s in every_step([step]) if isinstance(s, Launch)]
-        work = {work_of(k) for k in kernels if is_shared(k)}
+        work = {work_of(k) for k in _kernels_in(step) if is_shared(k)}
         if any(is_static(w) and w >= WORTH_A_BARRIER for w in work):
             return None
         found = Value("i1", "false")
@@ -305,9 +307,38 @@ def is_shared(kernel: Kernel) -> bool:
 
 def work_of(kernel: Kernel) -> Dim:
     """Multiply-adds of a contraction, or as much time in other points."""
-    inside = [prod((a.extent for a in stage_axes(s)), start=1) for s in kernel.stages]
-    each: Dim = inside[0] if kernel.tile is not None else sum(inside) * POINT
-    return prod((a.extent for a in kernel.shared), start=each)
+    each = [_points((*kernel.shared, *stage_axes(s))) for s in kernel.stages]
+    return each[0] if kernel.tile is not None else sum(each, start=cast(Dim, 0)) * POINT
+
+
+def _points(axes: Sequence[Axis]) -> Dim:
+    """How many points axes have, at most; the extent of one that depends on others is that of their first or
+    last value."""
+    total: Dim = 1
+    first: dict[str, Dim] = {}
+    last: dict[str, Dim] = {}
+    for axis in axes:
+        extent = maximum(substitute(axis.extent, first), substitute(axis.extent, last))
+        first[axis.name], last[axis.name] = 0, extent - 1
+        total *= extent
+    return total
+
+
+def shared_work(program: Program) -> Dim:
+    """The most multiply-adds, or as much time, that threads share in one launch or parallel loop; 0 where
+    they share none."""
+    steps = list(every_step(program.steps))
+    shared = [s for s in steps if isinstance(s, For) and s.parallel]
+    works = {work_of(s.kernel) for s in steps if isinstance(s, Launch) and is_shared(s.kernel)}
+    works |= {s.length * sum((work_of(k) for k in _kernels_in(s)), start=cast(Dim, 0)) for s in shared}
+    known = max((w for w in works if is_static(w)), default=0)
+    if known >= WORTH_A_BARRIER:
+        return known
+    return reduce(maximum, sorted((w for w in works if not is_static(w)), key=str), cast(Dim, known))
+
+
+def _kernels_in(step: Step) -> list[Kernel]:
+    return [s.kernel for s in every_step([step]) if isinstance(s, Launch)]
 
 
 class _Pointers:
