@@ -6,6 +6,7 @@ read from the assembly.
 """
 from __future__ import annotations
 
+import ctypes
 import re
 
 import numpy as np
@@ -21,12 +22,16 @@ from planish.ops.contract import conv_case
 from planish.ops.rules import ops
 from planish.ops.samples import random_array
 from planish.passes.pipeline import run_pipeline
+from planish.runtime.link import link
 from planish.runtime.load import load_program
+from planish.runtime.loader import LoadedCode
+from planish.runtime.native import runtime
 from planish.schedule.build import build_program
 from planish.schedule.contraction import UNROLL
 from planish.schedule.program_interpret import interpret_program
 from planish.schedule.program_verify import verify_program
 from planish.schedule.text import parse_kernel, print_kernel
+from planish.tuning.candidates import moves
 from planish.types import BFLOAT16, FLOAT32, Dim, TensorType, evaluate_dim, symbol
 from tests.native.emulated import AMX, AVX512_BF16, emulated
 from tests.native.test_assembly import CALL, STACK, count, loops
@@ -42,7 +47,7 @@ PRODUCTS = [*((sizes, "", True) for sizes in SIZES), ((7, 33, 50), "", False), (
 BLOCKS = [*((sizes, "", True) for sizes in ((8, 16, 16), (32, 32, 32), (17, 65, 33), (96, 64, 100))),
           ((50, 96, 31), "", False), ((49, 33, 40), "w", False), ((33, 40, 31), "x", True),
           ((70, 33, 40), "xw", False)]
-SMALL = 500  # results up to which the slow interpreter is asked too
+SMALL = 1100  # results up to which the slow interpreter is asked too
 rng = np.random.default_rng()
 
 
@@ -139,6 +144,53 @@ def test_rows_of_several_axes_and_heads_by_tiles() -> None:
     assert products_of(code) == ["tiles"]
 
 
+@pytest.mark.parametrize("sizes", [(100, 64, 90), (33, 32, 400)], ids=["rows", "panels"])
+def test_parts_of_threads_by_tiles(sizes: tuple[int, int, int]) -> None:
+    """What three threads do, one after another: each configures its tiles, and together they do it all."""
+    graph = product(*sizes)
+    code = code_for(AMX, graph)
+    kernel, = code.code.kernels
+    loaded = LoadedCode(link(emulated(code).objects()), runtime().provided)
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 4)(
+        loaded.address(kernel.replace("kernel_", "emulated_")))
+    a, (panels,) = random_array(rng, BFLOAT16, (sizes[0], sizes[1]), -2, 2), code.constants
+    result = np.full((sizes[0], sizes[2]), np.nan, BFLOAT16.numpy)
+    left = [result.size]
+    for thread in range(3):
+        function(*(x.ctypes.data for x in (a, panels, result)), None, thread, 3, 0, -1)
+        left.append(np.isnan(result.astype(np.float32)).sum())
+    assert left[0] > left[1] > left[2] > left[3] == 0
+    np.testing.assert_array_equal(result, run(code, [a], {}))
+
+
+def test_a_transformer_layer_in_bfloat16() -> None:
+    """Products of several kinds, one after another; as near to float64 as the reference in bfloat16."""
+    rows, width, heads = 50, 96, 3
+
+    def linear(y: Node, size: int) -> Node:
+        weights = rng.normal(size=(y.shape[-1], size)) / np.sqrt(y.shape[-1])
+        return ops.dot_general(y, constant(weights, BFLOAT16), lhs_contract=(2,), rhs_contract=(0,))
+
+    def split(y: Node) -> Node:
+        return ops.transpose(ops.reshape(y, shape=(2, rows, heads, width // heads)), axes=(0, 2, 1, 3))
+
+    x = operand("x", (2, rows, width))
+    q, k, v = (split(linear(x, width)) for _ in range(3))
+    batch = {"lhs_batch": (0, 1), "rhs_batch": (0, 1)}
+    scores = ops.dot_general(q, k, lhs_contract=(3,), rhs_contract=(3,), **batch)
+    shares = ops.softmax(scores * 0.18, axis=3)
+    mixed = ops.dot_general(shares, v, lhs_contract=(3,), rhs_contract=(2,), **batch)
+    h = x + linear(ops.reshape(ops.transpose(mixed, axes=(0, 2, 1, 3)), shape=x.shape), width)
+    graph = Graph((x,), (h + linear(ops.gelu(linear(h, 160)), width),))
+    array = random_array(rng, BFLOAT16, x.shape, -1, 1)
+    exact, own = (interpret(graph, [array], precision=p)[0].astype(np.float64) for p in ("float64", "own"))
+    for target, form in ((AVX512_BF16, "pairs"), (AMX, "tiles")):
+        code = code_for(target, graph)
+        assert products_of(code) == [form] * 8
+        error = np.abs(run(code, [array], {}).astype(np.float64) - exact).max()
+        assert error <= 2 * np.abs(own - exact).max()
+
+
 def test_what_does_not_fill_tiles_is_multiplied_in_pairs() -> None:
     """Few rows, few columns, few steps, and images under a window."""
     image = operand("a", (1, 16, 9, 11))
@@ -213,6 +265,12 @@ def test_a_step_of_tiles_is_four_loads_and_four_products() -> None:
     assert count(STACK, hot) == count(CALL, hot) == 0 and len(hot) <= 16
     order = [w for line in lines for w in re.findall(r"^\s+(ldtilecfg|tilestored|tilerelease)\b", line)]
     assert order[0] == "ldtilecfg" and order[-1] == "tilerelease" and order.count("tilestored") == 4
+
+
+def test_tuning_leaves_the_size_of_blocks_alone() -> None:
+    kernel, = code_for(AMX, product(96, 320, 800)).program.kernels
+    tried = {name for group in moves(kernel, machine_of(AMX), {}) for move in group for name in move}
+    assert tried == {"grid", "group"}
 
 
 def test_a_machine_without_tiles_is_refused_a_kernel_that_multiplies_by_them() -> None:
