@@ -8,14 +8,13 @@ what is done with it, traps.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 from planish.codegen.llvm.builder import Builder, Module, Value, lanes_of, vector
 from planish.codegen.llvm.native import NativeCode
-from planish.codegen.llvm.program import ProgramCode
 from tests.native.targets import AVX2, AVX512
 
 AVX512_BF16 = replace(AVX512, features=f"{AVX512.features},+avx512bf16")
@@ -29,9 +28,10 @@ ROWS, ROW_BYTES = 16, 64
 
 def emulated(code: NativeCode) -> NativeCode:
     """The same code for AVX2, with the instructions it lacks as functions."""
-    kernels = {_renamed(name): partial(_plain, make) for name, make in code.code.kernels.items()}
-    plain = ProgramCode({**kernels, "instructions": definitions}, _renamed(code.code.body), code.code.derived)
-    return replace(code, code=plain, target=AVX2)
+    kernels: dict[str, Callable[[], str]] = {
+        _renamed(name): partial(_plain, make) for name, make in code.code.kernels.items()}
+    kernels["instructions"] = definitions
+    return replace(code, code=replace(code.code, kernels=kernels, body=_renamed(code.code.body)), target=AVX2)
 
 
 def _renamed(text: str) -> str:
@@ -39,7 +39,7 @@ def _renamed(text: str) -> str:
     return re.sub(r"\bkernel_", "emulated_", text)
 
 
-def _plain(make: partial[str]) -> str:
+def _plain(make: Callable[[], str]) -> str:
     return INSTRUCTION.sub(r"@plain.\1", _renamed(make()))
 
 
