@@ -15,7 +15,7 @@ from planish.runtime.link import link
 from planish.runtime.loader import LoadedCode
 from planish.runtime.native import runtime
 from planish.runtime.program import NativeProgram
-from planish.runtime.resident import leave_library
+from planish.runtime.resident import leave_freed, leave_libraries
 from planish.runtime.spec import ArraySpec, Dim, DimRef, ProgramSpec
 from planish.runtime.threads import get_num_threads
 from planish.types import TensorType, is_static
@@ -47,11 +47,13 @@ def _objects(code: NativeCode) -> list[bytes]:
     if sum(c.nbytes for c in contents) < MODEL:
         return code.objects()
     leave_sources(contents)
-    runtime()                   # made by LLVM too, where the cache has none
     start_llvm()
-    leave_library("llvmlite")   # half of what starting it touches is not needed again
+    leave_libraries(".so")      # most of what loading them touches is not needed again
+    runtime()                   # made by LLVM too, where the cache has none
+    leave_libraries("llvmlite")
     objects = code.objects()
-    leave_library("llvmlite")
+    leave_libraries("llvmlite")
+    leave_freed()
     return objects
 
 

@@ -24,7 +24,7 @@ from planish.runtime import cache, digest, entry, memory, openmp, packing, pool,
 from planish.runtime.blob import Blob
 from planish.runtime.link import link
 from planish.runtime.loader import RUNTIME_NAMES, LoadedCode
-from planish.runtime.resident import leave_library
+from planish.runtime.resident import leave_libraries
 
 # How long a waiter spins before it sleeps: much longer than a sleeper takes to wake, 15 us on bare metal and
 # more on a virtual CPU. With 50 us a late thread sent the other to sleep, whose waking was late for the next
@@ -168,7 +168,7 @@ def _generate(machine: str, head: int) -> Blob:
     from planish.codegen.llvm.emit import emit_each, start_llvm
 
     start_llvm()
-    leave_library("llvmlite")
+    leave_libraries("llvmlite")
     triple = pool.WORDS[machine].triple
     modules = (packing.ir(triple), tensors.ir(machine, head), pool.ir(machine), entry.ir(machine, head),
                memory.ir(machine), digest.ir(triple), openmp.ir(triple))   # the longest to compile first

@@ -3,17 +3,23 @@ and what the plan takes."""
 from __future__ import annotations
 
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import planish
+from benchmarks.exported import filled
+from planish.capture.onnx import load_graph
+from planish.ir.specialize import bind_symbols, specialize
 from planish.passes import run_pipeline
 from planish.schedule.build import build_program
 from planish.schedule.machine import Machine
 
 TOKENS, WIDTH, HEADS = 128, 256, 4
 HIDDEN = TOKENS * 4 * WIDTH * 4  # bytes of the largest activation, inside the MLP
+MACHINE = Machine(vector_bytes=32, registers=16, threads=2)
+EXPORTED = Path(__file__).parents[1] / "capture" / "onnx" / "exported"
 
 rng = np.random.default_rng(0)
 weights = {name: planish.freeze(rng.normal(0, 0.05, shape).astype(np.float32)) for name, shape in {
@@ -54,6 +60,17 @@ def test_a_layer_takes_less_than_three_of_its_largest_activations(layers):
     values = [n for n in graph.nodes() if n.op.name not in ("input", "constant")]
     each_for_itself = sum(prod(map(int, n.shape)) * n.dtype.itemsize for n in values)
     optimized, _ = run_pipeline(graph)
-    memory = build_program(optimized, Machine(vector_bytes=32, registers=16, threads=2), {}).memory
+    memory = build_program(optimized, MACHINE, {}).memory
     assert each_for_itself >= 8 * layers * HIDDEN
     assert memory.planned == memory.bound <= 3 * HIDDEN
+
+
+@pytest.mark.parametrize(("name", "hidden"), [("bert", 512), ("llama", 512), ("gpt2", 512)])
+def test_so_do_layers_of_known_models(name, hidden):
+    """As torch exports them: two layers, heads of 64, with what is before and after them."""
+    pytest.importorskip("onnx")
+    graph = load_graph(filled(EXPORTED / f"{name}.onnx", rng))
+    graph = specialize(graph, bind_symbols(graph, [(1, TOKENS)] * len(graph.inputs)))
+    memory = build_program(run_pipeline(graph)[0], MACHINE, {}).memory
+    assert memory.naive >= 3.5 * memory.planned
+    assert memory.planned <= 3 * TOKENS * hidden * 4
