@@ -1,9 +1,10 @@
-"""`python -m benchmarks.calls`: what a call costs beside its kernels, for torch programs on tiny tensors.
+"""`python -m benchmarks.calls`: what a call costs beside its kernels, for tiny programs of torch and NumPy.
 
 Every way into a program is called in turn, round after round, and its fastest round counts. The columns are
 microseconds per call: eager; torch.compile whose backend runs the graph by eager (Dynamo's own cost and
 eager's kernels); torch.compile(backend="planish"); planish.compile; and the compiled graph's own builtin,
 which is what the kernels take with tensors read and made. The difference of the last two is what guards cost.
+Of a NumPy function, the sum of two 8x8 arrays: NumPy itself, planish.jit, and the program's builtin.
 """
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -87,6 +89,16 @@ def builtin_of(function: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
     return TorchProgram(captured, compile_captured(captured, settings_of())).run
 
 
+def numpy_ways() -> dict[str, Callable[[], Any]]:
+    """A call of each kind of a NumPy function."""
+    a, b = np.random.default_rng(0).normal(size=(2, 8, 8)).astype(np.float32)
+    jitted = planish.jit(lambda x, y: x + y)
+    jitted(a, b)
+    builtin = jitted.lower(a, b).program.program.call
+    return {name: partial(call, a, b) for name, call in
+            (("np.add", np.add), ("planish.jit", jitted), ("builtin", builtin))}
+
+
 def microseconds(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """The fastest of interleaved rounds of `BATCH` calls."""
     best = dict.fromkeys(ways, float("inf"))
@@ -103,6 +115,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calls", description=__doc__)
     parser.add_argument("--rounds", type=int, default=400, help="interleaved rounds (default: 400)")
     rounds = parser.parse_args(argv).rounds
+    print("us per call      " + ", ".join(f"{way} {us:.2f}" for way, us in
+                                          microseconds(numpy_ways(), rounds).items()))
     print(f"{'us per call':16}" + "".join(f"{way:>18}" for way in WAYS))
     for name, (function, arguments) in CASES.items():
         with torch.no_grad():
