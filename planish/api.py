@@ -36,7 +36,7 @@ def jit(
     strategy: Strategy = "native",
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Iterable[str] = (),
-    disable: Iterable[str] = (),
+    disable: str | Iterable[str] = (),
 ) -> Any:
     """Compile a NumPy function. Use as a decorator, with or without options, or call it with the function.
 
@@ -74,7 +74,7 @@ def load_onnx(
     mode: Mode = "default",
     numerics: Numerics = "default",
     strategy: Strategy = "native",
-    disable: Iterable[str] = (),
+    disable: str | Iterable[str] = (),
     symbols: Mapping[str, int | tuple[int, int | None] | tuple[int, int | None, int]] | None = None,
     constants: Mapping[str, Any] | None = None,
     types: Mapping[str, Any] | None = None,
@@ -100,20 +100,28 @@ def load_onnx(
     return compile_graph(graph, _options(mode, numerics, strategy, disable), hint=hint)
 
 
-def _options(mode: Mode, numerics: Numerics, strategy: Strategy, disable: Iterable[str]) -> Options:
+def _options(mode: Mode, numerics: Numerics, strategy: Strategy, disable: str | Iterable[str]) -> Options:
     return Options(
         mode=mode,
         numerics=numerics,
         strategy="library" if knobs.value("disable") else strategy,
-        disable=frozenset(disable),
+        disable=frozenset((disable,) if isinstance(disable, str) else disable),
     )
 
 
 def freeze(*values: Any) -> Any:
     """Promise that arrays will not change: they are made read-only (with the arrays they are views of), so
     that a compiled function may fold and repack them. Takes arrays and nested containers of arrays, and
-    returns what it was given."""
-    for leaf in flatten(values)[0]:
+    returns what it was given; numbers and strings in them are left alone. TypeError for any other object,
+    whose arrays would stay as they are."""
+    leaves = flatten(values)[0]
+    for leaf in leaves:
+        if not isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex, str, bytes)):
+            raise TypeError(
+                f"freeze takes arrays, and dicts, lists, tuples and dataclasses of arrays, not "
+                f"{type(leaf).__name__}; give it the object's arrays, such as vars(model)"
+            )
+    for leaf in leaves:
         while isinstance(leaf, np.ndarray):
             leaf.flags.writeable = False
             leaf = leaf.base

@@ -71,7 +71,7 @@ class Report:
     hint: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(repr=False)
 class Compiled:
     """A compiled graph. Call it with arrays in the order of `captured.inputs`; the outputs come as a
     tuple."""
@@ -84,6 +84,9 @@ class Compiled:
     def optimized(self) -> Graph:
         """The graph after the passes."""
         return self.captured
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.captured.signature}>"
 
     def __call__(self, *arrays: Any) -> tuple[np.ndarray, ...]:
         return interpret(self.optimized, arrays)
@@ -116,7 +119,7 @@ def _check_names(kind: str, given: Sequence[str], known: Sequence[str]) -> None:
             raise SignatureError(f"there is no {kind} {name!r}; there are {', '.join(known) or 'no names'}")
 
 
-@dataclass
+@dataclass(repr=False)
 class LibraryProgram(Compiled):
     """The library strategy: each op by its NumPy kernel, one memory round trip each, zero build time."""
 
@@ -135,7 +138,7 @@ class Made:
     code: NativeCode
 
 
-@dataclass
+@dataclass(repr=False)
 class NativeCompiled(Compiled):
     """Native code. `program` is what the runtime calls; `program.call` is the builtin for a hot caller when
     every output is the program's own (`is_direct`). `outputs` is as in `Built`. What a program from the cache
@@ -204,7 +207,7 @@ def _base(node: Node) -> Node:
     return node
 
 
-@dataclass
+@dataclass(repr=False)
 class SegmentedProgram(Compiled):
     """Native code around host ops. `parts` are the compiled segments of `plan`, in order."""
 

@@ -55,8 +55,8 @@ class Stage(str, Enum):
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Output = Annotated[Path, typer.Option(metavar="FILE.npz", help="Write the outputs there.",
-                                      show_default=False)]
+Output = Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Write the outputs there.",
+                                             show_default=False)]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds; everyone has a turn in each.")]
 Rewrites = Annotated[bool, typer.Option("--rewrites", help="Also list every rule that fired, and on what.")]
 PEERS = "onnxruntime,reference"
@@ -71,22 +71,21 @@ StageOption = Annotated[Stage, typer.Option(help="Which form of the program to p
 
 
 @model_command(app)
-def run(request: Request, output: Output = Path()) -> None:
+def run(request: Request, output: Output = None) -> None:
     """Run a model once and describe its outputs.
 
     planish run model.onnx --input bytes=2x2048:0..255
     """
-    import numpy as np
-
+    if output is not None and (output.suffix != ".npz" or output.is_dir()):
+        raise UsageError(f"--output {output}: an archive of arrays is written, a file that ends in .npz")
     data = request.data
     compiled = request.compile()
     start = perf_counter()
     outputs = compiled(*data.arrays)
     ms = (perf_counter() - start) * 1e3
     names = [*request.graph.output_names, *(f"output{i}" for i in range(len(outputs)))][:len(outputs)]
-    if output != Path():
-        plain = (array.astype(np.str_) if array.dtype == object else array for array in outputs)
-        np.savez(output, **dict(zip(names, plain)))  # type: ignore[arg-type]
+    if output is not None:
+        _save(output, dict(zip(names, outputs)))
     described = [_described(name, array) for name, array in zip(names, outputs)]
     given = [{"name": node.attributes.name, "type": _type(array), "from": origin}
              for node, array, origin in zip(request.graph.inputs, data.arrays, data.origins)]
@@ -98,6 +97,23 @@ def run(request: Request, output: Output = Path()) -> None:
     show(table("Inputs", ["name*", "type", "from*"], (list(d.values()) for d in given)),
          table(f"Outputs (first call {ms:.2f} ms)", ["name*", "type", "min>", "mean>", "max>", "begins*"],
                (list(d.values()) for d in described)))
+
+
+def _save(path: Path, arrays: dict[str, Any]) -> None:
+    """Write an archive that NumPy alone reads: strings have a fixed width, and floats and integers that NumPy
+    does not have are float32 and int8, which hold them exactly."""
+    import numpy as np
+
+    from planish.types import dtype_of
+
+    def plain(array: Any) -> Any:
+        if array.dtype == object:
+            return array.astype(np.str_)
+        if array.dtype.kind != "V":
+            return array
+        return array.astype(np.float32 if dtype_of(array.dtype).is_float else np.int8)
+
+    np.savez(path, **{name: plain(array) for name, array in arrays.items()})
 
 
 def _described(name: str, array: Any) -> dict[str, Any]:

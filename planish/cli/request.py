@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from planish.cli.faults import UsageError
+from planish.runtime.pool import MAX_THREADS
 
 if TYPE_CHECKING:
     from planish.cli.inputs import Inputs
@@ -63,7 +64,8 @@ class Request:
         NumericsClass.default
     strategy: Annotated[StrategyName, typer.Option(help="Native code, or a NumPy kernel per op.")] = \
         StrategyName.native
-    threads: Annotated[int, typer.Option(min=0, help="Threads per call; 0: one per CPU.")] = 0
+    threads: Annotated[int, typer.Option(min=0, max=MAX_THREADS,
+                                         help="Threads per call; 0: one per CPU.")] = 0
     disable: Annotated[str, typer.Option(metavar="NAME,...", help=DISABLE_HELP)] = ""
     seed: Annotated[int, typer.Option(min=0, help="Of random inputs.")] = 0
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False

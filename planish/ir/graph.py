@@ -52,6 +52,12 @@ class Graph:
     def roots(self) -> tuple[Node, ...]:
         return self.effects + self.outputs
 
+    @property
+    def signature(self) -> str:
+        """Its name, and what goes in and comes out: `f(x: f32[3]) -> (f32[3])`."""
+        inputs = ", ".join(f"{n.attributes.name}: {n.type}" for n in self.inputs)
+        return f"{self.name}({inputs}) -> ({', '.join(str(n.type) for n in self.outputs)})"
+
     def nodes(self) -> list[Node]:
         """Every node the roots need and every input, operands before users, in a fixed order."""
         return topological(self.inputs + self.roots)

@@ -64,7 +64,7 @@ def set_num_threads(count: int) -> None:
     """Use `count` threads per call from now on, for the whole process. ValueError outside 1 to
     MAX_THREADS."""
     global _chosen
-    if not isinstance(count, int) or not 1 <= count <= MAX_THREADS:
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_THREADS:
         raise ValueError(f"the number of threads is from 1 to {MAX_THREADS}, not {count!r}")
     _chosen = count
     from planish.runtime.native import running

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -66,7 +67,8 @@ class Jitted:
             raise TypeError(f"jit compiles functions; {type(function).__name__} is not callable")
         update_wrapper(self, function)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
-        self.function, self.options = function, options
+        self.__qualname__ = getattr(function, "__qualname__", self.__name__)
+        self.function, self.options, self._given = function, options, (static_nums, static_names)
         self._plain = knobs.value("disable")
         self.traces = 0
         self.recompiles: list[Recompile] = []
@@ -113,6 +115,19 @@ class Jitted:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else partial(self, instance)
 
+    def __repr__(self) -> str:
+        return f"<jit of {self._place()}>"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """As functions are: by name where that leads here, else by what it is made of. What was compiled is
+        not taken along; copies of what a name leads to are the thing itself."""
+        found: Any = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            found = getattr(found, name, None)
+        if found is self:
+            return self.__qualname__
+        return Jitted, (self.function, self.options, *self._given)
+
     # --- stages
 
     def trace(self, *args: Any, **keywords: Any) -> Traced:
@@ -135,7 +150,7 @@ class Jitted:
     def _leaves(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Tree]:
         """The leaves of the arguments with defaults filled in, static ones wrapped."""
         if keywords or len(args) != self._positional:
-            bound = self._parameters.bind(*args, **keywords)
+            bound = self._bound(args, keywords)
             if self._has_defaults:
                 bound.apply_defaults()
             for name in self._static:
@@ -144,6 +159,12 @@ class Jitted:
             args, keywords = bound.args, bound.kwargs
         leaves: list[Any] = []
         return leaves, flatten_arguments(args, keywords, leaves)
+
+    def _bound(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> inspect.BoundArguments:
+        try:
+            return self._parameters.bind(*args, **keywords)
+        except TypeError as error:
+            raise TypeError(f"{self.__name__}() {error}") from None
 
     def _names(self, tree: Tree) -> list[str]:
         positional, keyword = tree.children
@@ -185,7 +206,7 @@ class Jitted:
             )
             raise SignatureError(
                 f"{self.__name__}: {culprit} is neither an array, a number nor hashable ({error}); "
-                "pass arrays, or containers of arrays, or a hashable static value"
+                "pass arrays (np.asarray of a subclass), or containers of arrays, or a hashable static value"
             ) from None
 
     def _compiled(self, leaves: list[Any], tree: Tree) -> Program:
@@ -271,7 +292,13 @@ WEIGHT = 1 << 16  # bytes from which folding and packing an array from outside p
 def _hints(captured: Captured) -> list[str]:
     """What the user could do for speed: freeze large arrays that the function reads from outside."""
     names = captured.guards.arrays
-    return [
+    checked = [
+        f"{names.get(id(array), 'an array')}: {array.dtype.name}{list(array.shape)} is read by NumPy itself, "
+        "so its content is checked at every call; planish.freeze makes it read-only"
+        for array, _ in captured.guards.contents
+        if array.nbytes >= WEIGHT
+    ]
+    return checked + [
         f"{names.get(id(array), 'an array')}: {array.dtype.name}{list(array.shape)} can be written to, so "
         "it is read at every call; planish.freeze makes it read-only, to be folded and packed"
         for array in captured.feeds

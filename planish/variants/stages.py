@@ -9,7 +9,7 @@ from planish.compiler import Compiled, Options, compile_graph
 from planish.ir import Graph
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Traced:
     """A traced function: `.graph`, and `.lower()`."""
 
@@ -20,16 +20,22 @@ class Traced:
     def graph(self) -> Graph:
         return self.captured.graph
 
+    def __repr__(self) -> str:
+        return f"<Traced {self.graph.signature}>"
+
     def lower(self) -> Lowered:
         return Lowered(self.captured, compile_graph(self.graph, self.options))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lowered:
     """A compiled graph, open to inspection: `.as_text(stage)`, and `.compile()` for something to call."""
 
     captured: Captured
     program: Compiled
+
+    def __repr__(self) -> str:
+        return f"<Lowered {self.captured.graph.signature}>"
 
     def as_text(self, stage: str = "optimized") -> str:
         """The program at a stage: graph, optimized, loops, program, llvm, asm."""

@@ -42,6 +42,9 @@ CASES = {
     "no_such_stage": "inspect layer.onnx --strategy library --stage llvm",
     "nothing_to_profile": "profile layer.onnx --strategy library",
     "output_folder_missing": "run layer.onnx --output nowhere/y.npz",
+    "output_is_a_folder": "run layer.onnx --output .",
+    "output_is_no_archive": "run layer.onnx --output y.txt",
+    "too_many_threads": "run layer.onnx --threads 100000",
 }
 
 

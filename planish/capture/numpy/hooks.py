@@ -1,14 +1,15 @@
 """What NumPy and Python do not let a tracer take part in, for as long as a trace runs.
 
 `np.asarray(x)`, `np.array([x, y])`, `np.zeros(n)` are no part of NumPy's protocols: while a function is
-traced they give tracers. `print` warns, and NumPy's global random numbers refuse: both would happen once, at
-trace time. The hooks act only for the tracing thread, never inside NumPy itself, and are taken out when the
-last trace ends.
+traced they give tracers. `print` warns, and global random numbers, NumPy's and Python's, refuse: both would
+happen once, at trace time. The hooks act only for the tracing thread, never inside NumPy itself, and are
+taken out when the last trace ends.
 """
 
 from __future__ import annotations
 
 import builtins
+import random
 import sys
 import threading
 import warnings
@@ -62,15 +63,16 @@ def _install() -> None:
             "set_state",
         ):
             _replace(np.random, name, _while_tracing(value, lambda args, kw: True, _refuse_random(name)))
-    _replace(
-        np.random,
-        "default_rng",
-        _while_tracing(
-            np.random.default_rng,
-            lambda args, kw: not args and not kw,
-            _refuse_random("default_rng() without a seed"),
-        ),
-    )
+    for name, value in vars(random).items():
+        if isinstance(getattr(value, "__self__", None), random.Random) and name not in (
+            "seed",
+            "getstate",
+            "setstate",
+        ):
+            _replace(random, name, _while_tracing(value, lambda args, kw: True, _refuse_random(name, "")))
+    refuse = _refuse_random("default_rng() without a seed")
+    made = _while_tracing(np.random.default_rng, lambda args, kw: not args and not kw, refuse)
+    _replace(np.random, "default_rng", made)
 
 
 def _replace(place: Any, name: str, new: Any) -> None:
@@ -113,12 +115,11 @@ def _warning_print(original: Callable[..., Any]) -> Callable[..., Any]:
     return print_and_warn
 
 
-def _refuse_random(name: str) -> Callable[..., Any]:
+def _refuse_random(name: str, module: str = "np.") -> Callable[..., Any]:
     def refuse(*args: Any, **keywords: Any) -> Any:
         raise CaptureError(
-            f"{user_location()}: np.random.{name} would draw once, while the function is traced, and give "
-            "the "
-            "same numbers at every call; draw outside and pass them as an argument"
+            f"{user_location()}: {module}random.{name} would draw once, while the function is traced, and "
+            "give the same numbers at every call; draw outside and pass them as an argument"
         )
 
     return refuse

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from planish.capture.location import user_location
-from planish.capture.numpy.guards import Guards, generator_state, guards_of
+from planish.capture.numpy.guards import Guards
 from planish.capture.numpy.hooks import hooked
+from planish.capture.numpy.outside import generator_state, guards_of
 from planish.capture.numpy.registry import unbuffered
 from planish.capture.numpy.tracer import ACTIVE, Argument, Step, Storage, Trace, Tracer, as_tracer
 from planish.capture.pytree import Tree, flatten
-from planish.errors import CaptureError, CaptureWarning
+from planish.errors import CaptureError, CaptureWarning, UnsupportedDType
 from planish.ir import Graph, Node, constant, input_node, interpret
 from planish.ir.graph import rebuild
 from planish.types import TensorType, number_dtype_of
@@ -110,7 +111,11 @@ def _input(
     trace: Trace, inputs: dict[int, Storage], position: int, leaf: Any, label: str, name: str
 ) -> Tracer:
     array = np.asarray(leaf)
-    node = input_node(label, TensorType(number_dtype_of(array), array.shape))
+    try:
+        dtype = number_dtype_of(array)
+    except UnsupportedDType as error:
+        raise UnsupportedDType(f"argument {name}: {error}") from None
+    node = input_node(label, TensorType(dtype, array.shape))
     storage = inputs[position] = Storage(trace, node=node, origin=Argument(position, name), input=node)
     weak = type(leaf) if type(leaf) in (int, float) else None
     return Tracer(storage, scalar=not isinstance(leaf, np.ndarray), weak=weak)
@@ -178,11 +183,17 @@ class _Finish:
             self.name,
         )
         graph = _settle_checks(_with_constants(graph.with_notes(self.trace.notes), alone))
-        self.guards.frozen += self.trace.frozen.values()
-        self.guards.contents += [(s.origin, s.digest) for s in mine if s.pinned]
+        self.guards.frozen = _distinct([*self.guards.frozen, *self.trace.frozen.values()])
+        self.guards.contents = self._read_by_numpy() + [(s.origin, s.digest) for s in mine if s.pinned]
         contiguous = frozenset(p for p, s in self.inputs.items() if id(s) in self.trace.contiguous)
         aliased = frozenset(i for i, n in enumerate(graph.outputs) if _is_moved(n) or n in graph.outputs[:i])
         return Captured(graph, feeds, results, tree, writes, contiguous, aliased, self.guards)
+
+    def _read_by_numpy(self) -> list[tuple[np.ndarray, int]]:
+        """Arrays that the function has a name for and the program does not read: what NumPy itself computed
+        from them, if anything, is compiled in."""
+        read = {id(_root(s.origin)) for s in self.trace.met.values() if isinstance(s.origin, np.ndarray)}
+        return [(array, before) for array, before in self.guards.contents if id(_root(array)) not in read]
 
     def _exclusive(self, leaves: list[Any]) -> list[Storage]:
         """Arrays that the function made itself with NumPy (np.arange...) and let go: nobody can change them,
@@ -234,6 +245,17 @@ class _Finish:
     def _needed_hidden(self, mine: list[Storage]) -> list[Storage]:
         used = set(Graph((), tuple(self.outputs), tuple(self.trace.effects)).nodes())
         return [s for s in mine if isinstance(s.origin, np.ndarray) and s.input in used]
+
+
+def _root(array: np.ndarray) -> np.ndarray:
+    """The array whose memory a view looks into."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _distinct(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    return list({id(array): array for array in arrays}.values())
 
 
 def _base_is_alone(array: np.ndarray) -> bool:

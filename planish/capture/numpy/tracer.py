@@ -12,6 +12,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class Trace:
             if is_frozen(array):
                 self.frozen[id(array)] = array
                 return Storage(self, array=array)
-            name = self.names.get(id(array)) or f"array{len(self.met)}"
+            name = self._own_name(self.names.get(id(array), "array"))
             node = input_node(name, TensorType(number_dtype_of(array), array.shape))
             self.met[id(array)] = Storage(self, node=node, origin=array, input=node, digest=digest(array))
         elif self.met[id(array)].digest != digest(array):
@@ -64,6 +65,11 @@ class Trace:
                 "or write x = x + ... instead of x += ..."
             )
         return self.met[id(array)]
+
+    def _own_name(self, name: str) -> str:
+        """The name, with a number if another array has it: inputs are told apart by their names."""
+        taken = {s.input.attributes.name for s in self.met.values() if s.input is not None}
+        return name if name not in taken else next(n for i in count(2) if (n := f"{name}_{i}") not in taken)
 
     def pin(self, array: np.ndarray) -> np.ndarray:
         """The content of a plain array, which the program then depends on: it is guarded if anybody else can
@@ -80,7 +86,9 @@ class Trace:
 
 def digest(array: np.ndarray) -> int:
     """A checksum of the content."""
-    return zlib.adler32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data) if array.size else 0
+    if array.dtype.hasobject:
+        array = np.fromiter(map(id, array.flat), np.int64)
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data) if array.size else 0
 
 
 class _Active(threading.local):
@@ -163,8 +171,7 @@ class Tracer:
     weak    a Python number's type: it takes the dtype of what it meets, as NumPy 2 has it
     """
 
-    __slots__ = ("__weakref__", "_node", "_version", "dtype", "scalar", "shape", "steps", "storage", "weak")
-    __hash__ = None  # type: ignore[assignment]
+    __slots__ = ("__weakref__", "_node", "_shape", "_version", "dtype", "scalar", "steps", "storage", "weak")
     __array_priority__ = 1000.0
 
     def __init__(
@@ -180,7 +187,7 @@ class Tracer:
         self._node: Node | None = None
         known = self.known
         self.dtype: np.dtype = self.node.dtype.numpy if known is None else known.dtype
-        self.shape: tuple[int, ...] = self.node.shape if known is None else known.shape  # type: ignore[assignment]
+        self._shape: tuple[int, ...] = self.node.shape if known is None else known.shape  # type: ignore[assignment]
 
     @property
     def node(self) -> Node:
@@ -234,6 +241,21 @@ class Tracer:
     # --- what Python may ask of an array
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @shape.setter
+    def shape(self, shape: Any) -> None:
+        """`x.shape = ...`: the same memory, seen in another shape from now on."""
+        seen = self.reshape(shape)
+        if seen.storage is not self.storage:
+            raise AttributeError(
+                "Incompatible shape for in-place modification. Use `.reshape()` to make a copy with the "
+                "desired shape."
+            )
+        self.steps, self._shape, self._version = seen.steps, seen.shape, -1
+
+    @property
     def ndim(self) -> int:
         return len(self.shape)
 
@@ -258,6 +280,14 @@ class Tracer:
         if not self.shape:
             raise TypeError("iteration over a 0-d array")
         return iter([self[i] for i in range(self.shape[0])])  # type: ignore[index]
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
+
+    def __hash__(self) -> int:
+        if not self.scalar:
+            raise TypeError("unhashable type: 'numpy.ndarray'")
+        return hash(self.concrete("its hash (as a key of a dict or set, or by a cache)", _NUMBER).item())
 
     def __repr__(self) -> str:
         return f"Tracer({dtype_of(self.dtype).short}[{', '.join(map(str, self.shape))}])"

@@ -181,7 +181,8 @@ def _wide(call: Call) -> DType:
     "aten._conj.default", "aten.conj_physical.default", "aten._conj_physical.default", "prims.conj.default"
 )
 def conj(call: Call, x: Complex) -> Complex:
-    return joined(x.part(0), -x.part(1))
+    real, imaginary = parts(x, call.dtype)
+    return joined(real, -imaginary)
 
 
 @on_complex("aten.resolve_conj.default", "aten.resolve_neg.default")

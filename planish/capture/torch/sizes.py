@@ -70,7 +70,11 @@ class Sizes:
                 self.symbols[name] = symbol(name, *_range(expr, env))
             else:
                 self.fresh_symbol(name, _range(expr, env)[0])
-            self.hints.setdefault(name, int(hint.get(expr, FRESH)))
+            try:
+                self.hints.setdefault(name, int(hint.get(expr, FRESH)))
+            except TypeError:
+                raise UnsupportedOp(f"a size {expr} of a nested tensor, which is no number; pad it, or leave "
+                                    "the part that uses it out by torch.compiler.disable") from None
         return self.symbols[name]
 
 

@@ -39,7 +39,7 @@ from planish.capture.torch.scalars import scalar_of
 from planish.capture.torch.sizes import Sizes, is_polynomial
 from planish.capture.torch.supported import ASSERTION, CHECKED, READ, refuse_unsupported
 from planish.capture.torch.tensors import constant_array
-from planish.errors import CaptureError, TypeRuleError, UnsupportedOp
+from planish.errors import CaptureError, TypeRuleError, UnsupportedDType, UnsupportedOp
 from planish.ir import Graph, Location, Node, Note, constant, input_node
 from planish.types import FLOAT64, INT64, UINT32, Expr, TensorType, is_static, symbols_of
 
@@ -121,7 +121,10 @@ class Translator:
     def _walk(self, nodes: Sequence[Any]) -> None:
         for node in nodes:
             if node.op in ("call_function", "get_attr"):
-                self.values[node] = self._value(node)
+                try:
+                    self.values[node] = self._value(node)
+                except UnsupportedDType as error:
+                    raise UnsupportedDType(f"{node.target} at {location_of(node)}: {error}") from None
 
     def _value(self, node: Any) -> Any:
         if node.op == "get_attr":
@@ -143,7 +146,7 @@ class Translator:
 
     def _called(self, node: Any, name: str) -> Any:
         value = node.meta.get("val")
-        types = self._types(value)
+        types = self._types(value, node, name)
         orders, used = self._orders(node), tuple(used_results(node))
         call = Call(name, types, location_of(node), self.effects, self.inputs.key, orders, used)
         if name == ASSERTION:
@@ -360,9 +363,15 @@ class Translator:
             raise UnsupportedOp(f"{location_of(node)}: {type(found).__name__} in the graph")
         return self.inputs.constant(constant_array(found).copy(), found.is_complex(), node.target)
 
-    def _types(self, value: Any) -> tuple[TensorType | None, ...]:
+    def _types(self, value: Any, node: Any, name: str) -> tuple[TensorType | None, ...]:
         """Those of a call's results; of complex ones, their parts'."""
         values = value if isinstance(value, (list, tuple)) else (value,)
+        for v in values:
+            if is_tensor(v) and str(v.layout) != "torch.strided":
+                raise UnsupportedOp(
+                    f"{name} at {location_of(node) or node.name}: it gives a sparse tensor, which no "
+                    "compiled graph holds; leave what makes and uses it out by torch.compiler.disable"
+                )
         return tuple(
             TensorType(part_dtype(v.dtype), tuple(map(self.sizes.dim, v.shape))) if is_tensor(v) else None
             for v in values

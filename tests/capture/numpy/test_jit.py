@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import enum
+import pickle
+import re
 import threading
 import types
 import warnings
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,7 @@ import pytest
 import planish
 import planish.variants.function
 from planish.compiler import LibraryProgram
-from planish.errors import CaptureError, CaptureWarning, SignatureError
+from planish.errors import CaptureError, CaptureWarning, SignatureError, UnsupportedDType
 from planish.ir import Location, print_graph
 from planish.variants.function import Jitted
 
@@ -463,3 +466,102 @@ def test_plain_calls_go_straight_to_a_program_that_offers_it(monkeypatch: pytest
     monkeypatch.setitem(globals(), "SCALE", 5.0)
     np.testing.assert_array_equal(f(X, X), X * 2 + X * np.float32(5.0))
     assert f.traces == 4 and len(direct) == 4
+
+
+# --- as an object
+
+
+@planish.jit
+def doubled(x: Any) -> Any:
+    return x * 2
+
+
+class Scaled:
+    def __init__(self) -> None:
+        self.weight = np.full(4, 3, np.float32)
+
+    @planish.jit
+    def forward(self, x: Any) -> Any:
+        return x * self.weight
+
+
+def shifted(x: Any, by: int) -> Any:
+    return x + by
+
+
+def test_copies_and_pickles() -> None:
+    assert pickle.loads(pickle.dumps(doubled)) is copy.copy(doubled) is copy.deepcopy(doubled) is doubled
+    one = Scaled()
+    one.forward(X)
+    for twin in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+        twin.weight *= 2
+        np.testing.assert_array_equal(twin.forward(X), X * 6)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(one.forward))(X), X * 3)
+    f = library(shifted, static_argnames="by")
+    for other in (pickle.loads(pickle.dumps(f)), copy.deepcopy(f)):
+        np.testing.assert_array_equal(other(X, 2), X + 2)
+        assert (other.options, other.traces, f.traces) == (f.options, 1, 0)
+    assert copy.deepcopy(library(lambda x: x + 1))(X).shape == X.shape
+
+
+def test_what_it_is_called() -> None:
+    assert re.fullmatch(r"<jit of doubled \(.*test_jit.py:\d+\)>", repr(doubled))
+    lowered = doubled.lower(X)
+    assert repr(lowered) == "<Lowered doubled(x: f32[3, 4]) -> (f32[3, 4])>"
+    assert repr(lowered.compile()) == "<NativeCompiled doubled(x: f32[3, 4]) -> (f32[3, 4])>"
+    with pytest.raises(TypeError, match=r"doubled\(\) missing a required argument: 'x'"):
+        doubled()
+    with pytest.raises(TypeError, match=r"doubled\(\) too many positional arguments"):
+        doubled(X, X)
+
+
+def test_arguments_that_are_no_arrays_of_ours_are_named() -> None:
+    f = library(lambda x, y: x)
+    with pytest.raises(UnsupportedDType, match=r"argument y\[0\]: dtype complex64 is not supported"):
+        f(X, [X.astype(np.complex64)])
+    with pytest.raises(SignatureError, match=r"y is neither an array.*MaskedArray.*np\.asarray"):
+        f(X, np.ma.masked_array(X, X > 0))
+
+
+def test_freeze_takes_arrays_only() -> None:
+    params = {"w": np.ones(3), "name": "layer", "sizes": [1, 2.0, None]}
+    assert planish.freeze(params) is params and not params["w"].flags.writeable  # type: ignore[union-attr]
+    one, array = Scaled(), np.ones(3)
+    with pytest.raises(TypeError, match=r"not Scaled; give it the object's arrays, such as vars\(model\)"):
+        planish.freeze(array, one)
+    assert array.flags.writeable and one.weight.flags.writeable
+
+
+def test_one_name_to_disable() -> None:
+    assert planish.jit(doubled.function, disable="fuse").options.disable == {"fuse"}
+
+
+def test_public_names_are_what_dir_shows() -> None:
+    assert {n for n in dir(planish) if not n.startswith("_")} == set(planish.__all__) - {"__version__"}
+
+
+# --- numbers and shapes
+
+
+def test_a_number_among_keys_becomes_static() -> None:
+    table = {3: 5.0}
+    cached = lru_cache(lambda n: n * 2)
+    f = library(lambda x, n: x * table[n] + cached(n))
+    np.testing.assert_array_equal(f(X, 3), X * 5 + 6)
+    with pytest.raises(TypeError, match=r"unhashable type: 'numpy\.ndarray'"):
+        library(lambda x: {x: 1})(X)
+
+
+def test_a_shape_is_set_and_membership_refused() -> None:
+    def f(x: Any) -> Any:
+        y = x.copy()
+        y.shape = (4, -1)
+        y[0, 1] = 9
+        return y
+
+    np.testing.assert_array_equal(library(f)(X), f(X))
+    for transposed in (lambda x: setattr(x.T, "shape", 12), library(lambda x: setattr(x.T, "shape", 12))):
+        with pytest.raises(AttributeError, match="Incompatible shape for in-place modification"):
+            transposed(X)
+    with pytest.raises(CaptureError, match="its truth"):
+        library(lambda x: x if 3.0 in x else -x)(X)

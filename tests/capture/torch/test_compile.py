@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import planish
-from planish.errors import PlanishError, UnsupportedOp
+from planish.errors import PlanishError, UnsupportedDType, UnsupportedOp
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch._dynamo.exc import BackendCompilerFailed  # noqa: E402
@@ -214,6 +214,18 @@ def test_unsupported_names_operator_and_line() -> None:
     compiled = planish.compile(lambda x: torch.linalg.eigvalsh(x), host=False)
     with pytest.raises(UnsupportedOp, match=r"_linalg_eigh.*test_compile\.py:\d+"):
         compiled(torch.randn(3, 3))
+
+
+def test_tensors_that_no_graph_holds_are_refused() -> None:
+    table = nn.Embedding(10, 3, sparse=True)
+    with pytest.raises(UnsupportedOp, match=r"it gives a sparse tensor.*torch\.compiler\.disable"):
+        planish.compile(table)(torch.tensor([1, 1, 2])).sum().backward()
+    bytes_ = planish.compile(lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize())
+    with pytest.raises(UnsupportedDType, match=r"quantize_per_tensor.* at .*test_compile\.py:\d+.*qint8"):
+        bytes_(torch.randn(3))
+    ragged = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
+    with pytest.raises(UnsupportedOp, match="a nested tensor"):
+        planish.compile(lambda x: (x * 2).values())(ragged)
 
 
 def test_settings() -> None:

@@ -63,6 +63,15 @@ def test_training_through_a_spectrum() -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_gradient_by_a_complex_number() -> None:
+    def f(x: Any) -> Any:
+        return torch.view_as_real(x * 1j + (2 - 1j)).sum()
+
+    x = numbers(3, 4).requires_grad_()
+    expected, = torch.autograd.grad(f(x), [x])
+    torch.testing.assert_close(torch.autograd.grad(torch.compile(f, backend="planish")(x), [x])[0], expected)
+
+
 @pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
 def test_short_transforms_are_native_and_as_exact(norm: str, graph_of: Run, run: Run) -> None:
     from planish.capture.torch import translate
