@@ -61,6 +61,7 @@ ATTENTION = {"attention", "attention_logsumexp"}
 
 GROUP = 16          # queries side by side: a whole number of vectors on every machine
 ROWS = 3 * GROUP    # of a tile, by which keys and values are read once
+MOST_ROWS = 7 * GROUP  # where the keys are one block that all queries see: values are copied for fewer tiles
 KEYS = 128          # of a block, whose scores stay in the first-level cache
 WHOLE = 256         # keys up to which they are one block, of FEATURES or fewer
 FEATURES = 64
@@ -109,6 +110,15 @@ def _are_one_block(node: Node) -> bool:
     keys, width = node.operands[1].shape[-2], 1 if is_sums(node) else node.shape[-1]
     assert is_static(width)
     return is_static(keys) and keys <= WHOLE and keys * max(width, FEATURES) <= WHOLE * FEATURES
+
+
+def _rows(node: Node) -> int:
+    """How many queries a tile has: where it may have many, even parts of them in whole groups."""
+    queries = node.operands[0].shape[-2]
+    if not is_static(queries) or queries <= ROWS or node.attributes.causal or not _are_one_block(node):
+        return ROWS
+    tiles = -(-queries // MOST_ROWS)
+    return -(-queries // (tiles * GROUP)) * GROUP
 
 
 @dataclass
@@ -212,16 +222,17 @@ def write_attention(w: Writer, root: Node) -> None:
             _finish_sums(tile, root)
             return
     queries, keys = (o.shape[-2] for o in root.operands[:2])
-    tile = Tile(w, root, _is_few(root), ROWS, 0, queries, keys if _are_one_block(root) else KEYS)
+    rows = _rows(root)
+    tile = Tile(w, root, _is_few(root), rows, 0, queries, keys if _are_one_block(root) else KEYS)
     if tile.few:
         shared = root.operands[0].shape[-3] if _is_shared(root) else queries
         assert is_static(shared)
         tile.rows, tile.used = shared, shared
-    elif not is_static(queries) or queries > ROWS:
-        own = tile.axis((queries + ROWS - 1) // ROWS)
+    elif not is_static(queries) or queries > rows:
+        own = tile.axis((queries + rows - 1) // rows)
         w.tiles.append(own)
-        tile.first = own.symbol * ROWS
-        tile.used = minimum(ROWS, queries - tile.first)
+        tile.first = own.symbol * rows
+        tile.used = minimum(rows, queries - tile.first)
     seen = minimum(keys, tile.first + tile.used) if root.attributes.causal else keys
     _take_queries(tile)
     if _are_one_block(root):
