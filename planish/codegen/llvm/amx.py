@@ -61,6 +61,10 @@ class MatrixWriter(TileWriter):
         assert stride is not None
         self.between = self.e.dim(stride * self.lhs.dtype.itemsize)
 
+    @property
+    def most_kept(self) -> int:
+        return self.tile.rows * self.width
+
     def write(self) -> None:
         b = self.b
         self.config = b.value("ptr", f"alloca [{CONFIG_BYTES} x i8], align {CONFIG_BYTES}")

@@ -77,16 +77,20 @@ class TileWriter(LoopWriter):
         self.is_shared = any(a.parallel for a in kernel.shared)
         scalars = (x for s in self.epilogue for x in walk(*stage_values(s)))
         self.long = sum(isinstance(x, Apply) for x in scalars) > LONG_EPILOGUE
-        count = self.count(self.m)
-        rows = min(tile.rows, count) if self.m and is_static(count) else tile.rows
-        elements = rows * self.width * PANELS_AT_ONCE
-        self.accumulators = b.value("ptr", f"alloca [{elements} x {self.element}], align 64")
+        self.accumulators = b.value("ptr", f"alloca [{self.most_kept} x {self.element}], align 64")
 
     @property
     def is_tall(self) -> bool:
         """Whether every tile has so many rows that it takes one panel at a time."""
         count = self.count(self.m)
         return is_static(count) and 2 * even_size(count, self.tile.rows) > self.tile.rows + 1
+
+    @property
+    def most_kept(self) -> int:
+        """How many accumulators are in memory at once."""
+        count = self.count(self.m)
+        rows = min(self.tile.rows, count) if self.m and is_static(count) else self.tile.rows
+        return rows * self.width * PANELS_AT_ONCE
 
     @staticmethod
     def count(axes: Sequence[Axis]) -> Dim:
