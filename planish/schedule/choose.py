@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from planish.schedule import steps
-from planish.schedule.access import Access, accesses, stride_along
+from planish.schedule.access import Access, accesses, depends_on, stride_along
 from planish.schedule.choice import ANALYTIC, Choice
 from planish.schedule.distribute import TRANSCENDENTAL, distribute
 from planish.schedule.kernel import (
@@ -47,8 +47,10 @@ def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int],
     """Schedule a kernel that has no structured body; `choice` may say what is else decided here."""
     if choice.threads is False:
         machine = replace(machine, threads=1)
-    if kernel.serial or any(isinstance(s, Sort) for s in kernel.stages):
-        return kernel if kernel.serial else share_out(kernel, hint, machine)
+    if kernel.serial:
+        return _vectorize_rows(kernel, machine, hint)
+    if any(isinstance(s, Sort) for s in kernel.stages):
+        return share_out(kernel, hint, machine)
     kernel = _interchange(steps.jam(steps.collapse(kernel)), machine, hint)
     if choice.distribute is not False:
         kernel = distribute(kernel) or kernel
@@ -113,6 +115,20 @@ def _vectorize(kernel: Kernel, machine: Machine, hint: dict[str, int], choice: C
         factor = _unroll(jammed, _size(jammed[0].axes[-1], hint), lanes, choice.unroll)
         if factor > 1:
             kernel = steps.unroll(kernel, name, factor)
+    return kernel
+
+
+def _vectorize_rows(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
+    """The maps of a serial kernel that go along rows: copies, and rows joined with the rows of an index."""
+    for stage in _loops(kernel):
+        axis, store = stage.axes[-1], stage.store
+        lanes = _lanes(kernel, machine, _size(axis, hint), [stage])
+        if stage.combine or store is None or _size(axis, hint) < lanes:
+            continue
+        is_row = stride_along(Access(store.buffer, store.index, True), axis.name) == 1
+        is_guarded = store.guard is not None and depends_on(store.guard, axis.name)
+        if is_row and not is_guarded and all(stride_along(a, axis.name) in (0, 1) for a in accesses(stage)):
+            kernel = steps.vectorize(kernel, axis.name, lanes)
     return kernel
 
 

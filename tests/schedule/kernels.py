@@ -258,6 +258,16 @@ kernel scatter(x: f32[6, 3], i: i64[20], u: f32[20, 3]) -> (y: f32[6, 3]) {
 }""", lambda r: {"x": normal(r, 6, 3), "i": r.integers(0, 9, 20), "u": normal(r, 20, 3)}, _scatter)
 
 example("""
+kernel scatter_of_vectors(x: f32[6, 11], i: i64[20], u: f32[20, 11]) -> (y: f32[6, 11]) {
+  ops scatter_nd
+  serial
+  t0: f32 = map over a0 in 6, a1 in 11 vector(4):
+    y[a0, a1] = x[a0, a1]
+  t1: f32 = map over a2 in 20, a3 in 11 vector(4):
+    y[i[a2], a3] add= u[a2, a3] if i[a2] < i64(6)
+}""", lambda r: {"x": normal(r, 6, 11), "i": r.integers(0, 9, 20), "u": normal(r, 20, 11)}, _scatter)
+
+example("""
 kernel in_place(x: f32[6], u: f32[]) -> (x: f32[6]) {
   for s0 in 6 parallel:
     t0: f32 = map:

@@ -38,8 +38,8 @@ import opdb_sample
 import torch
 from opdb_sample import Case, GradientCase, Skip, ValueCase, Wrong, first_line
 from opdb_table import Outcome, load, save, summary
+from torch.testing._internal import common_utils
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo import core
 
 from planish.errors import PlanishError, UnsupportedDType, UnsupportedOp
 from planish.torch.settings import Settings, settings_of
@@ -253,7 +253,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     options = parsed()
     warnings.simplefilter("ignore")
-    core.extract_test_fn = lambda: None  # it walks the stack for every list of samples
+    common_utils.extract_test_fn = lambda: None  # it walks the stack for every list of samples
     torch.cuda.manual_seed_all = lambda seed: None  # it keeps the stack for every sample
     gc.freeze()
     gc.set_threshold(100_000, 50, 1000)  # tracing makes few cycles and very many objects
