@@ -7,7 +7,7 @@ file where an earlier process has kept them (`kept.py`).
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +20,7 @@ from planish.runtime.packing import (
     arrays_over,
     bytes_of,
     pack_into,
-    rows_of,
-    whole_lines,
+    units_of,
     zeroed,
 )
 from planish.runtime.resident import copy_and_leave, leave
@@ -55,10 +54,10 @@ def _made(contents: Sequence[Content], threads: int, place: Place | None) -> lis
     if found is not None:
         return found
     wanted = [shape_and_dtype(c) for c in contents]
-    memory, work = zeroed(bytes_of(wanted)), _Laying(contents, threads)
+    arrays = arrays_over(zeroed(bytes_of(wanted)), wanted)
+    work = _Laying(dict(zip(contents, arrays)), threads)
     for parts in work.batches():
-        work.lay(parts, memory[parts[0].at:])
-    arrays = arrays_over(memory, wanted)
+        work.lay(parts)
     for array in arrays:
         array.flags.writeable = False
     if place is not None:
@@ -68,89 +67,75 @@ def _made(contents: Sequence[Content], threads: int, place: Place | None) -> lis
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows `first` to `last` of a content's array, panels of one that is packed, which begin at byte `at` of
-    the memory of all. `end` is where what follows them begins; `is_last`: nothing of the content does."""
+    """Units `first` to `last` of a content: of a packing, rows of an array that is copied."""
 
     content: Content
     first: int
     last: int
-    at: int
-    end: int
+    nbytes: int
     is_last: bool
 
 
 class _Laying:
-    """Lays contents out one behind the other, each on lines of its own."""
+    """Fills zeroed arrays with what their contents are."""
 
-    def __init__(self, contents: Sequence[Content], threads: int):
-        self.contents, self.threads = contents, threads
+    def __init__(self, arrays: Mapping[Content, np.ndarray], threads: int):
+        self.arrays, self.threads = arrays, threads
+        self.packed = {c for c in arrays if _is_packed(c)}
         self.sources: dict[Content, list[np.ndarray]] = {}  # of what is being packed
         self.read: dict[Content, None] = {}                 # whose sources are not given back yet
         self.bytes = 0                                      # laid out of them
 
     def batches(self) -> Iterator[list[_Part]]:
-        """All parts, in runs of neighbours of at most BATCH bytes, or of one row."""
+        """All parts, in runs of neighbours of at most BATCH bytes, or of one unit."""
         parts: list[_Part] = []
-        for part in self._parts():
-            if parts and part.end - parts[0].at > BATCH:
+        size = 0
+        for part in (p for content in self.arrays for p in self._parts(content)):
+            if parts and size + part.nbytes > BATCH:
                 yield parts
-                parts = []
+                parts, size = [], 0
             parts.append(part)
+            size += part.nbytes
         if parts:
             yield parts
 
-    def _parts(self) -> Iterator[_Part]:
-        start = 0
-        for content in self.contents:
-            rows, size, stop = _shape(content)[0], content.nbytes, start + whole_lines(content.nbytes)
-            step = max(1, rows * BATCH // max(size, BATCH))
-            for first in range(0, rows, step):
-                last = min(first + step, rows)
-                at, end = (start + row * size // rows for row in (first, last))
-                yield _Part(content, first, last, at, stop if last == rows else end, last == rows)
-            start = stop
+    def _parts(self, content: Content) -> Iterator[_Part]:
+        units, size = self._units(content), content.nbytes
+        step = max(1, units * BATCH // max(size, BATCH))
+        for first in range(0, units, step):
+            last = min(first + step, units)
+            yield _Part(content, first, last, size * (last - first) // units, last == units)
 
-    def lay(self, parts: Sequence[_Part], memory: np.ndarray) -> None:
-        """Fill zeroed memory, which begins where the first part does."""
+    def _units(self, content: Content) -> int:
+        if content not in self.packed:
+            return len(np.atleast_1d(self.arrays[content]))
+        assert content.derivation is not None
+        return units_of(content.derivation.parameters, is_scaled=len(content.derivation.sources) > 1)
+
+    def lay(self, parts: Sequence[_Part]) -> None:
+        """Fill in parts. What was read is given back, of a large content some megabytes at a time."""
         contents = dict.fromkeys(p.content for p in parts)
-        self.sources = {c: self.sources.get(c) or _sources(c) for c in contents if _is_packed(c)}
-        packs = [p for p in parts if p.content in self.sources]
-        places = {p: _place(p, memory[p.at - parts[0].at:]) for p in parts}
+        self.sources = {c: self.sources.get(c) or _sources(c) for c in contents if c in self.packed}
+        packs = [p for p in parts if p.content in self.packed]
         if packs:
-            pack_into([places[p] for p in packs], [self._job(p) for p in packs], self.threads)
+            jobs = [(p.content.derivation.parameters, *self.sources[p.content])  # type: ignore[union-attr]
+                    for p in packs]
+            shares = [(p.first, p.last) for p in packs]
+            pack_into([self.arrays[p.content] for p in packs], jobs, self.threads, shares)
         for part in parts:
-            if part.content not in self.sources:
-                value = part.content.value.reshape(_shape(part.content))
-                copy_and_leave(value[part.first:part.last], places[part])
+            if part.content not in self.packed:
+                value, target = map(np.atleast_1d, (part.content.value, self.arrays[part.content]))
+                copy_and_leave(value[part.first:part.last], target[part.first:part.last])
         self.read.update(contents)
-        self.bytes += parts[-1].end - parts[0].at
+        self.bytes += sum(p.nbytes for p in parts)
         if parts[-1].is_last or self.bytes >= READ:
             leave_sources(list(self.read))
             self.read, self.bytes = {}, 0
-
-    def _job(self, part: _Part) -> tuple[object, ...]:
-        assert part.content.derivation is not None
-        parameters = part.content.derivation.parameters
-        weights, *scales = self.sources[part.content]
-        width = parameters[3]
-        return (rows_of(parameters, part.first, part.last), weights,
-                *(s.reshape(-1)[part.first * width:] for s in scales))
 
 
 def _sources(content: Content) -> list[np.ndarray]:
     assert content.derivation is not None
     return [evaluate(s) for s in content.derivation.sources]
-
-
-def _shape(content: Content) -> tuple[int, ...]:
-    """That of an array, of one row where it has no axis."""
-    return shape_and_dtype(content)[0] or (1,)
-
-
-def _place(part: _Part, memory: np.ndarray) -> np.ndarray:
-    """The rows of a part, at the beginning of memory."""
-    shape, dtype = (part.last - part.first, *_shape(part.content)[1:]), shape_and_dtype(part.content)[1]
-    return arrays_over(memory, [(shape, dtype)])[0]
 
 
 def _is_aligned(array: np.ndarray) -> bool:

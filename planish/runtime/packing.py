@@ -38,35 +38,53 @@ class JobList(ctypes.Structure):
     _fields_ = [("count", ctypes.c_int64), ("jobs", ctypes.c_void_p)]
 
 
-def pack_into(targets: Sequence[np.ndarray], jobs: Sequence[tuple[Any, ...]], threads: int) -> None:
+def units_of(parameters: tuple[Any, ...], *, is_scaled: bool) -> int:
+    """How many units a packing can be cut into, each of which reads weights that lie together: steps of k
+    where lanes are neighbours there, else panels."""
+    _, sizes, _, width, *_ = parameters
+    return prod(sizes[1:]) if _is_by_steps(parameters, is_scaled) else -(-sizes[0] // width)
+
+
+def _is_by_steps(parameters: tuple[Any, ...], is_scaled: bool) -> bool:
+    _, _, strides, _, pair, _ = parameters
+    return strides[0] == 1 and pair == 1 and not is_scaled
+
+
+def pack_into(targets: Sequence[np.ndarray], jobs: Sequence[tuple[Any, ...]], threads: int,
+              shares: Sequence[tuple[int, int]] | None = None) -> None:
     """Fill the panels of every (parameters, array) or, of float32, (parameters, array, scale of each
-    column). They are read-only then."""
+    column); with `shares` these units of each alone, from the first up to the last."""
     from planish.runtime.native import runtime
 
     arrays = [[np.ascontiguousarray(a) for a in some] for _, *some in jobs]
     kept: list[np.ndarray] = []
-    table = (Job * len(jobs))(*(_job(p, some, target, kept)
-                                for (p, *_), some, target in zip(jobs, arrays, targets)))
+    shares = shares or [(0, units_of(p, is_scaled=len(some) > 1)) for p, *some in jobs]
+    table = (Job * len(jobs))(*(_job(p, some, target, share, kept)
+                                for (p, *_), some, target, share in zip(jobs, arrays, targets, shares)))
     frame = JobList(len(jobs), ctypes.addressof(table))
     run = runtime()
     run.parallel(run.code.address("planish_pack"), ctypes.addressof(frame), threads)
-    for target in targets:
-        target.flags.writeable = False
 
 
-def _job(parameters: tuple[Any, ...], arrays: list[np.ndarray], target: np.ndarray,
+def _job(parameters: tuple[Any, ...], arrays: list[np.ndarray], target: np.ndarray, share: tuple[int, int],
          kept: list[np.ndarray]) -> Job:
     start, sizes, strides, width, pair, whole = parameters
-    source, scale = arrays[0], arrays[1].ctypes.data if len(arrays) > 1 else 0
+    source, (first, last), columns = arrays[0], share, sizes[0]
     item = source.itemsize
     offsets = _table(sizes[1:], strides[1:])
     depths = (*sizes[1:-1], filled(sizes[-1], pair, whole))
     steps = _table(sizes[1:], [prod(depths[k + 1:]) for k in range(len(depths))])
     places = (steps - steps % pair) * width + steps % pair
+    if _is_by_steps(parameters, len(arrays) > 1):
+        offsets, places, begin = offsets[first:last], places[first:last], 0
+    else:
+        target, begin = target[first:last], first * width
+        columns = min(columns, last * width) - begin
     tables = [offsets * item, places * item]
     kept += tables
-    return Job(target.ctypes.data, source.ctypes.data + start * item, target.shape[0], sizes[0], width,
-               len(offsets), *(t.ctypes.data for t in tables), strides[0] * item, pair * item,
+    scale = arrays[1].ctypes.data + begin * item if len(arrays) > 1 else 0
+    return Job(target.ctypes.data, source.ctypes.data + (start + begin * strides[0]) * item, target.shape[0],
+               columns, width, len(offsets), *(t.ctypes.data for t in tables), strides[0] * item, pair * item,
                prod(depths) * width * item, item, scale)
 
 
@@ -76,13 +94,6 @@ def _table(sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
     for size, stride in zip(sizes, strides):
         found = (found[:, None] + np.arange(size, dtype=np.int64) * stride).reshape(-1)
     return found
-
-
-def rows_of(parameters: tuple[Any, ...], first: int, last: int) -> tuple[Any, ...]:
-    """The parameters of panels `first` to `last` alone."""
-    start, sizes, strides, width, *steps = parameters
-    columns = min(sizes[0], last * width) - first * width
-    return start + first * width * strides[0], (columns, *sizes[1:]), strides, width, *steps
 
 
 # --- arrays in one piece of memory

