@@ -111,6 +111,7 @@ class Lowering:
         look = self.region(are_usual([b.type for b in read]), [buffers.owner(b.name) for b in read], [usual],
                            buffers)
         then, otherwise = (tuple(self.launches(k, buffers)) for k in (causal, kernel))
+        self.decisions.append(f"{kernel.name}: its mask is causal, {causal.name} does without it")
         return [*look, If(usual, then, otherwise)]
 
     def chain(self, cuts: list[Cut], strips: int, buffers: Buffers) -> list[Step]:
