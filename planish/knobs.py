@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
@@ -40,30 +41,32 @@ def _bool(text: str) -> bool:
 
 
 def _count(text: str) -> int:
-    number = int(text.split(",")[0])  # OMP_NUM_THREADS may list one count per nesting level
-    if number < 1:
+    first = text.split(",")[0].strip()  # OMP_NUM_THREADS may list one count per nesting level
+    if not first.isdecimal() or int(first) < 1:
         raise ValueError("a whole number from 1 up")
-    return number
+    return int(first)
 
 
 def _limit(text: str) -> int:
-    number = int(text)
-    if number < 0:
+    if not text.strip().isdecimal():
         raise ValueError("a whole number from 0 up")
-    return number
+    return int(text)
 
 
 def _bytes(text: str) -> int:
     units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
     text = text.strip().lower().removesuffix("b").removesuffix("i")
-    number = int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)
-    if number < 0:
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    if not number.strip().isdecimal():
         raise ValueError("a size from 0 up, such as 512M")
-    return number
+    return int(number) * unit
 
 
 def _seconds(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
     if not 0 <= number < float("inf"):
         raise ValueError("a number of seconds")
     return number
@@ -119,17 +122,24 @@ def value(name: str) -> Any:
         return knob.default
     try:
         return knob.read(text)
-    except (ValueError, IndexError) as error:
-        raise ValueError(f"{knob.env}={text!r} can't be read as {knob.type_name}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{knob.env}={text!r} is not what it takes: {error}") from None
+
+
+def unknown() -> dict[str, str]:
+    """Variables in the environment that begin as ours do and are none -> the nearest of ours."""
+    ours = [knob.env for knob in KNOBS.values()]
+    strange = sorted(name for name in os.environ if name.startswith("PLANISH_") and name not in ours)
+    return {name: (get_close_matches(name, ours, 1, 0) or ours)[0] for name in strange}
 
 
 @contextmanager
 def override(**values: Any) -> Iterator[None]:
     """Set knobs inside a `with` block, for this thread and the tasks it starts. An unknown name is a
     TypeError."""
-    unknown = sorted(set(values) - set(KNOBS))
-    if unknown:
-        raise TypeError(f"no knob named {', '.join(unknown)}; known: {', '.join(sorted(KNOBS))}")
+    strange = sorted(set(values) - set(KNOBS))
+    if strange:
+        raise TypeError(f"no knob named {', '.join(strange)}; known: {', '.join(sorted(KNOBS))}")
     token = _overrides.set({**_overrides.get(), **values})
     try:
         yield

@@ -70,7 +70,11 @@ def _drop_output() -> None:
 
 
 def check_knobs() -> None:
-    """Raises UsageError for an environment variable of ours that can't be read."""
+    """Raises UsageError for an environment variable of ours that can't be read; warns of one that only looks
+    like ours."""
+    for name, nearest in knobs.unknown().items():
+        warnings.warn(f"{name} is not a variable that planish reads; did you mean {nearest}? "
+                      "(planish knobs lists all)", stacklevel=2)
     try:
         for name in knobs.KNOBS:
             knobs.value(name)

@@ -98,7 +98,9 @@ def bench(graph: Graph, contestants: Sequence[Contestant], inputs: Sequence[np.n
         say(f"round {i + 1} of {rounds}")
         _round(i, list(entries.values()), inputs)
     timings = [_timing(name, entry) for name, entry in entries.items()]
-    return Bench([f"{a.dtype}[{', '.join(map(str, a.shape))}]" for a in inputs], machine, timings, refused)
+    names = ["string" if a.dtype == object else str(a.dtype) for a in inputs]
+    described = [f"{name}[{', '.join(map(str, a.shape))}]" for name, a in zip(names, inputs)]
+    return Bench(described, machine, timings, refused)
 
 
 def steps(contestants: int, rounds: int) -> int:

@@ -88,6 +88,15 @@ def test_setting_that_cannot_be_read(folder: Path, planish: Callable, golden: Ca
     golden(GOLDENS / "bad_setting.txt", outcome.err)
 
 
+def test_setting_with_a_misspelt_name_is_a_warning(folder: Path, planish: Callable,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANISH_NUM_THREAD", "1")
+    outcome = planish("knobs")
+    assert outcome.code == 0 and "PLANISH_NUM_THREADS" in outcome.out
+    assert outcome.err == ("planish: warning: PLANISH_NUM_THREAD is not a variable that planish reads; did you "
+                           "mean PLANISH_NUM_THREADS? (planish knobs lists all)\n")
+
+
 @pytest.mark.parametrize("line", ["polish", "run", "run layer.onnx --numerics loose",
                                   "run layer.onnx --rounds 3", "bench layer.onnx --rounds 0"])
 def test_wrong_command_line(line: str, folder: Path, planish: Callable) -> None:
