@@ -51,7 +51,8 @@ def prepare_planish(workload: Workload, threads: int, strategy: Any = "native") 
         return Ready(lambda: loaded(*inputs), lambda outputs: np.asarray(outputs[0]))
     plain = workload.numpy()
     # weights are constants, as everywhere
-    planish.freeze([cell.cell_contents for cell in plain.__closure__ or ()])
+    held = [cell.cell_contents for cell in plain.__closure__ or ()]
+    planish.freeze([value for value in held if not callable(value)])
     function = planish.jit(plain, strategy=strategy)
     return Ready(lambda: function(*inputs), np.asarray)
 
