@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
         text, code = told(error)
         if isinstance(error, OSError) and error.filename is None:
             _drop_output()
-        print(f"planish: {text}", file=sys.stderr)
+        print(text if text.startswith("Usage: ") else f"planish: {text}", file=sys.stderr)
         return code
 
 
@@ -85,7 +85,9 @@ def check_knobs() -> None:
 def told(error: Exception) -> tuple[str, int]:
     """What is said of an error, and the exit code."""
     if isinstance(error, CommandLineError):
-        return f"{error.format_message()} (see planish --help)", error.exit_code
+        message = error.format_message()
+        hint = "" if message.startswith("Usage: ") else " (see planish --help)"
+        return message + hint, error.exit_code
     if isinstance(error, UsageError):
         return str(error), USAGE
     if isinstance(error, OSError):

@@ -93,8 +93,15 @@ def test_setting_with_a_misspelt_name_is_a_warning(folder: Path, planish: Callab
     monkeypatch.setenv("PLANISH_NUM_THREAD", "1")
     outcome = planish("knobs")
     assert outcome.code == 0 and "PLANISH_NUM_THREADS" in outcome.out
-    assert outcome.err == ("planish: warning: PLANISH_NUM_THREAD is not a variable that planish reads; did you "
-                           "mean PLANISH_NUM_THREADS? (planish knobs lists all)\n")
+    assert outcome.err == ("planish: warning: PLANISH_NUM_THREAD is not a variable that planish reads; did "
+                           "you mean PLANISH_NUM_THREADS? (planish knobs lists all)\n")
+
+
+@pytest.mark.parametrize("line", ["", "cache", "tuning"])
+def test_without_a_command_the_usage_is_shown(line: str, folder: Path, planish: Callable) -> None:
+    outcome = planish(*line.split())
+    assert outcome.code == 2 and outcome.out == "" and outcome.err.startswith("Usage: planish")
+    assert "(see planish --help)" not in outcome.err
 
 
 @pytest.mark.parametrize("line", ["polish", "run", "run layer.onnx --numerics loose",
