@@ -38,6 +38,7 @@ def measure(entry: str) -> None:
 
     from planish.torch.watch import watching
 
+    torch.manual_seed(0)  # a second process has the same weights, as one that loads a model has
     model, tokens = BertModel(BertConfig()).eval(), torch.randint(0, 30000, (1, 128))
     with torch.no_grad():
         expected = model(tokens).last_hidden_state

@@ -8,7 +8,8 @@
     failures.py   wrong programs fail as eager fails
     watch.py      what torch says of breaks, recompiles and limits; breaks.py and recompiles.py read it
     frames.py     the function that Dynamo is capturing
-    pause.py      Python's collector waits meanwhile
+    around.py     what is done while it captures: Python's collector waits, and
+    floats.py     floats become values of the call
     settings.py   modes and options
 
 torch is loaded when one of them is called.

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -123,8 +123,6 @@ class Direct:
         kinds = {*map(type, arguments), *map(type, keywords.values())}
         if any(issubclass(kind, _fake_tensor()) for kind in kinds):
             return self.eager(*arguments, **keywords)
-        if float in kinds and self.backend.opens_floats and not self.variants:
-            open_floats(self.target, arguments, keywords)
         result = self.compiled(*arguments, **keywords)
         if self.compiles != Backend.compiles:
             self.compiles = Backend.compiles
@@ -170,21 +168,6 @@ class Direct:
         code: CodeType = space["call"].__code__
         skip(code)
         return code
-
-
-def open_floats(target: FunctionType, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-    """Have Dynamo take float arguments as values of the call from the first one on, as it does by itself once
-    a float has changed: a learning rate that changes then never compiles anything again."""
-    code = target.__code__
-    positional = code.co_varnames[code.co_argcount - len(arguments) : code.co_argcount]
-    given = {**dict(zip(positional, arguments)), **keywords}
-    floats = [name for name, value in given.items() if type(value) is float]
-    if floats and len(arguments) <= code.co_argcount:
-        from torch._dynamo.pgo import CodeId, FrameStateSizeEntry, auto_dynamic, get_code_state
-
-        state = get_code_state()[CodeId.make(code, target.__closure__)].automatic_dynamic
-        for name in floats:
-            state[f"L['{name}']"] = FrameStateSizeEntry(auto_dynamic, auto_dynamic, auto_dynamic)
 
 
 @functools.cache

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from planish.torch.around import attend
 from planish.torch.direct import shorten
 from planish.torch.made import Backend
-from planish.torch.pause import pause_while_compiling
 from planish.torch.settings import settings_of
 
 
@@ -41,9 +41,9 @@ def compile(
     import torch
 
     options = {"numerics": numerics, "strategy": strategy, "freeze": freeze, "host": host, "random": random}
-    backend = Backend(settings_of(mode, {**options, "disable": disable}), dynamic is not False)
+    backend = Backend(settings_of(mode, {**options, "disable": disable}))
     optimize = torch._dynamo.optimize(
         backend, nopython=fullgraph, dynamic=dynamic, guard_export_fn=backend.keep_guards
     )
-    pause_while_compiling()
+    attend()
     return shorten(optimize(model), backend)

@@ -1,19 +1,20 @@
-"""The function that Dynamo is capturing, read from the stack.
+"""The function that Dynamo is capturing, and the call that it captures it for, read from the stack.
 
-In: nothing. Out: its code, the scope of the call and the backend, or None.
+In: nothing. Out: its code, the scope of the call and the backend; the function as the user called it; or
+None.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from planish.torch.recompiles import Recompile, recompile_of
 
-CONVERT_FRAME = "torch._dynamo.convert_frame"
+CONVERT_FRAME, EVAL_FRAME = "torch._dynamo.convert_frame", "torch._dynamo.eval_frame"
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,46 @@ class CapturedFrame:
         return recompile_of(self.function, self.place, reason, scope)
 
 
+@dataclass(frozen=True)
+class CalledFunction:
+    """A call of a compiled function: what was compiled, and the arguments; of a method without its object."""
+
+    target: FunctionType
+    is_method: bool
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+
 def captured_frame() -> CapturedFrame | None:
     """The function that Dynamo is capturing in this thread: the arguments of its `_compile`, on the stack.
     None outside, and where a version of torch calls them something else."""
+    found = _locals_of(CONVERT_FRAME, "_compile", ("code", "locals", "globals", "compiler_fn"))
+    return None if found is None else CapturedFrame(*found)
+
+
+def called_function() -> CalledFunction | None:
+    """The innermost call of a compiled function in this thread: the arguments of torch.compile's wrapper, on
+    the stack; of a module, its `forward`. None outside, for what is no Python function, and where a version
+    of torch calls them something else."""
+    found = _locals_of(EVAL_FRAME, "compile_wrapper", ("fn", "args", "kwargs"))
+    if found is None:
+        return None
+    function, arguments, keywords = found
+    if getattr(function, "__name__", "") == "_wrapped_call_impl":
+        function = function.__self__.forward
+    target = getattr(function, "__func__", function)
+    if not isinstance(target, FunctionType):
+        return None
+    return CalledFunction(target, isinstance(function, MethodType), arguments, keywords)
+
+
+def _locals_of(module: str, function: str, names: Sequence[str]) -> list[Any] | None:
+    """Local values of the innermost call of a function on the stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "_compile" and frame.f_globals.get("__name__") == CONVERT_FRAME:
+        if frame.f_code.co_name == function and frame.f_globals.get("__name__") == module:
             found = frame.f_locals
-            names = ("code", "locals", "globals", "compiler_fn")
-            return CapturedFrame(*(found[n] for n in names)) if all(n in found for n in names) else None
+            return [found[n] for n in names] if all(n in found for n in names) else None
         frame = frame.f_back
     return None
 

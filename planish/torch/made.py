@@ -28,8 +28,8 @@ class Backend:
     __name__ = "planish"
     compiles = 0  # of all of them: while it is the same, Dynamo has no new variant for any
 
-    def __init__(self, settings: Settings, opens_floats: bool = True):
-        self.settings, self.opens_floats = settings, opens_floats
+    def __init__(self, settings: Settings):
+        self.settings = settings
         self.made: dict[Any, Made] = {}
 
     def __eq__(self, other: object) -> bool:

@@ -26,9 +26,9 @@ from typing import Any
 from planish import knobs
 from planish.errors import GraphBreakError, GraphBreakWarning, RecompileWarning
 from planish.logs import channel
+from planish.torch.around import attend
 from planish.torch.breaks import Break, break_of
 from planish.torch.frames import captured_frame, is_ours
-from planish.torch.pause import pause_while_compiling
 from planish.torch.recompiles import Recompile
 
 BREAK_LOGGERS = ("symbolic_convert.__graph_breaks", "convert_frame.__graph_breaks")
@@ -93,7 +93,7 @@ def watching() -> Iterator[Watch]:
 
 def listen() -> None:
     """Hear torch's loggers. They are found by name: torch need not be loaded."""
-    pause_while_compiling()
+    attend()
     for name in BREAK_LOGGERS:
         logger = _hear(name, _BREAKS)
         if not logger.isEnabledFor(logging.DEBUG):  # not with TORCH_LOGS: heard here, but by nobody else

@@ -42,8 +42,15 @@ class Block(nn.Module):
         return x + self.out(mixed.transpose(1, 2).reshape(b, s, w))
 
 
+class Scaled(nn.Module):
+    def forward(self, x: Any, rate: float, power: float = 2.0) -> Any:
+        return x.pow(power) * rate
+
+
 def compiles(entry: str, function: Any, calls: list[tuple[Any, ...]], **options: Any) -> int:
-    """How often Dynamo called planish for these calls, which are all as eager's."""
+    """How often Dynamo called planish for these calls, which are all as eager's, in what is as a new process:
+    `torch.compiler.reset()` takes away what hears Dynamo, a compile puts it back."""
+    watch.listen()
     compiled = ENTRIES[entry](function, **options)
     counted = []
     original = watch.on_compile
@@ -72,7 +79,12 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], tuple[Any, ...]], dict
     "a learning rate": (
         lambda: lambda p, g, rate: p - rate * g,
         lambda n: (torch.randn(3), torch.randn(3), 0.1 * 0.9**n),
-        {"planish.compile": 1},
+        {"planish.compile": 1, "torch.compile": 1},
+    ),
+    "a rate of a module's call": (
+        lambda: Scaled(),
+        lambda n: (torch.randn(3), 0.1 * 0.9**n),
+        {"planish.compile": 1, "torch.compile": 1},
     ),
     "a size that is not used": (
         lambda: lambda x, unused: x * 2,

@@ -1,8 +1,9 @@
-"""Python's collector waits while Dynamo captures for planish.
+"""What planish does when Dynamo begins a compile for it, and when that ends.
 
-In: nothing. Out: handlers among Dynamo's own, called when its first compile begins and when its last ends. A
-capture makes very many objects that stay, and the walks over all objects of the process that they set off are
-an eighth of BERT's first call. Compiles for other backends are left alone.
+In: nothing. Out: handlers among Dynamo's own, called when its first compile begins and when its last ends.
+Python's collector waits meanwhile: a capture makes very many objects that stay, and the walks over all
+objects of the process that they set off are an eighth of BERT's first call. Float arguments are made values
+of the call (`floats.py`). Compiles for other backends are left alone.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import gc
 import sys
 from typing import Any
 
-from planish.torch.frames import captured_frame, is_ours
+from planish.torch.floats import open_floats
+from planish.torch.frames import called_function, captured_frame, is_ours
 
 _was_on: list[bool] = []  # of compiles for planish that run now: whether the collector was on
 
 
-def pause_while_compiling() -> None:
+def attend() -> None:
     """Have the handlers among Dynamo's, if it is loaded: `torch.compiler.reset()` removes them."""
     dynamo = sys.modules.get("torch._dynamo")
     handlers = getattr(dynamo, "callback_handler", None)
@@ -27,9 +29,13 @@ def pause_while_compiling() -> None:
 
 def _on_start(*arguments: Any) -> None:
     frame = captured_frame()
-    if frame is not None and is_ours(frame.backend):
-        _was_on.append(gc.isenabled())
-        gc.disable()
+    if frame is None or not is_ours(frame.backend):
+        return
+    called = called_function()
+    if called is not None and called.target.__code__ is frame.code:
+        open_floats(called)
+    _was_on.append(gc.isenabled())
+    gc.disable()
 
 
 def _on_end(*arguments: Any) -> None:
