@@ -141,6 +141,7 @@ def runtime(blob: Blob | None = None) -> Runtime:
         with _starting:
             if _running is None:
                 _running = Runtime(blob or runtime_blob())
+                _running.apply_threads(threads.get_num_threads())  # another thread may have set it meanwhile
     return _running
 
 

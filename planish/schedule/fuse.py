@@ -100,6 +100,7 @@ class _Fusion:
         self.buffers = {n: Buffer(f"{prefix}b{i}", n.tensor) for i, n in enumerate(self.with_memory())}
         self.by_name = {b.name: n for n, b in self.buffers.items()}
         self.group_of: dict[Node, Group] = {}
+        self.built: dict[tuple[tuple[Node, ...], int], tuple[Stages, dict[str, str], list[Axis]]] = {}
         self.groups: list[Group] = []
         self.decisions: list[str] = []
         self.views: dict[str, str] = {}
@@ -248,7 +249,13 @@ class _Fusion:
 
     def build(self, roots: list[Node], rank: int) -> tuple[Stages, dict[str, str], list[Axis]]:
         """The stages of the roots over their first `rank` axes, the views they read, and what further axes
-        they share out."""
+        they share out. A group is asked for when it is tried and again when it is a kernel."""
+        key = (tuple(roots), rank)
+        if key not in self.built:
+            self.built[key] = self.write(roots, rank)
+        return self.built[key]
+
+    def write(self, roots: list[Node], rank: int) -> tuple[Stages, dict[str, str], list[Axis]]:
         scalars = Scalars(self.buffers, indexed=frozenset(roots))
         writer = Writer(scalars, self.shared_index(roots[0], rank))
         for root in roots:

@@ -148,6 +148,7 @@ def _recorder_class() -> type:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     fresh, lifted = torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default
+    device = torch.ops.prim.device.default
     late = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
     class Recorder(TorchDispatchMode):
@@ -165,6 +166,8 @@ def _recorder_class() -> type:
             self.table = decompositions()
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is device:  # asked at every call by torch's own code, half of all that passes here
+                return func(*args)
             keywords = kwargs or {}
             if func in self.table:
                 with self:

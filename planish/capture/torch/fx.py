@@ -60,7 +60,7 @@ def symbols_in_shape(tensor: Any) -> set[str]:
     """torch's symbols in how a tensor lies in memory."""
     import torch
 
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or not tensor._has_symbolic_sizes_strides:
         return set()
     sizes = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
     return {str(s) for d in sizes if is_symbolic_int(d) for s in d.node.expr.free_symbols}
@@ -95,8 +95,10 @@ _FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>
 
 def location_of(node: Any) -> Location | None:
     """The innermost line of the user's program that an FX node comes from."""
-    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
-    if not frames:
-        return None
-    last = frames[-1]
-    return Location(last["file"], int(last["line"]), last["function"].strip())
+    text = node.meta.get("stack_trace") or ""
+    start = text.rfind('File "')
+    while start >= 0:
+        if last := _FRAME.match(text, start):
+            return Location(last["file"], int(last["line"]), last["function"].strip())
+        start = text.rfind('File "', 0, start)
+    return None

@@ -30,8 +30,12 @@ def to_array(tensor: Any) -> np.ndarray:
 
 def constant_array(tensor: Any) -> np.ndarray:
     """The array over a tensor that is there while programs are traced with tensors that are not."""
+    from torch._C import _len_torch_dispatch_stack
+    from torch._ops import _len_torch_dispatch_stack_pre_dispatch
     from torch.utils._python_dispatch import _disable_current_modes
 
+    if not (_len_torch_dispatch_stack() or _len_torch_dispatch_stack_pre_dispatch()):
+        return to_array(tensor)
     with _disable_current_modes():
         return to_array(tensor)
 
