@@ -1,15 +1,18 @@
-"""Python's collector is off while Dynamo captures for planish, and on again after, whatever happens."""
+"""While Dynamo captures for planish Python's collector is off, and on again after, whatever happens; the
+native runtime starts meanwhile."""
 
 from __future__ import annotations
 
 import gc
+import threading
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import planish  # noqa: E402
-from planish.torch import dynamo  # noqa: E402
+from planish.errors import LinkError  # noqa: E402
+from planish.torch import around, dynamo  # noqa: E402
 
 
 @pytest.fixture
@@ -68,3 +71,22 @@ def test_on_after_a_capture_that_fails(seen):
     with pytest.raises(RuntimeError):
         planish.compile(wrong)(torch.rand(4, 4))
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_runtime_starts_meanwhile(monkeypatch, fails):
+    started = []
+
+    def start():
+        started.append(threading.current_thread().name)
+        if fails:
+            raise LinkError("told when it is needed")
+
+    monkeypatch.setattr(around, "running", lambda: None)
+    monkeypatch.setattr(around, "runtime", start)
+    x = torch.rand(4)
+    torch.testing.assert_close(planish.compile(lambda x: x * 5)(x), x * 5)
+    for thread in threading.enumerate():
+        if thread.name == "planish starts":
+            thread.join()
+    assert started == ["planish starts"]

@@ -120,6 +120,12 @@ def test_dynamic_from_the_first_call(entry: str) -> None:
 
 
 @entries
+def test_floats_stay_constants_where_nothing_is_dynamic(entry: str) -> None:
+    calls = [(torch.randn(3), rate) for rate in (0.5, 0.25, 0.125)]
+    assert compiles(entry, lambda x, rate: x * rate, calls, dynamic=False) == 3
+
+
+@entries
 def test_instances_share_code(entry: str, monkeypatch: Any) -> None:
     made: list[Any] = []
     original = WithWeights.compiled
