@@ -133,9 +133,14 @@ def varied(*cases: dict[str, Any], shape: tuple[int, ...]) -> Samples:
 
 
 def with_specials(rng: np.random.Generator, array: np.ndarray, dtype: DType) -> np.ndarray:
-    """A copy with about a quarter of the elements replaced by special values."""
+    """A copy with about a quarter of the elements replaced by special values; of floats, one at least by NaN
+    and one by an infinity."""
     chosen = rng.choice(special_values(dtype), array.shape)
-    return np.where(rng.uniform(size=array.shape) < 0.25, chosen, array).astype(array.dtype)
+    made = np.where(rng.uniform(size=array.shape) < 0.25, chosen, array).astype(array.dtype)
+    if dtype.is_float and not dtype.is_storage:
+        at = rng.permutation(made.size)[:2]
+        made.flat[at] = np.array([np.nan, rng.choice([np.inf, -np.inf])])[:len(at)]
+    return made
 
 
 def joined(*sources: Samples) -> Samples:
