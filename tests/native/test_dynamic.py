@@ -168,7 +168,7 @@ def _open_layers(x: Node, w: Node) -> Node:
 
 def _open_rounds(x: Node, w: Node) -> Node:
     for _ in range(6):
-        x = ops.tanh(x @ constant(np.full((64, 64), 0.1, np.float32)))
+        x = ops.tanh(x @ constant(np.full((64, 64), 0.01, np.float32)))
     return x
 
 
