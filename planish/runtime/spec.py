@@ -45,8 +45,8 @@ class ProgramSpec:
     """What a program takes and gives.
 
     The first `n_symbols` of its `n_dims` dims are symbols, bound by the inputs' shapes; planish_derive fills
-    in the rest. `arena`: bytes of scratch memory. `work`: the most multiply-adds, or as much time, that
-    threads share between two barriers, which decides whether a call uses several. `release_gil`: long enough
+    in the rest. `arena`: bytes of scratch memory. `work`: the multiply-adds, or as much time, that threads
+    share in a call, which decides whether it uses several. `release_gil`: long enough
     to let other Python threads run. `messages`: what a nonzero status or planish_derive means, as (name of
     exception type, text). `unwrap_single`: a program with one output returns it, not a tuple.
     """

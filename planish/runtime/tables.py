@@ -8,7 +8,7 @@ ANSWERS = 8  # what the `normalise` callable returns is the call's result, not a
 OPENMP = 16  # runs on OpenMP's threads where there are any (openmp.py)
 NORMALISE_FAILED = -1  # the status for "normalised arguments do not fit either"
 
-WORTH_THREADS = 1 << 17  # multiply-adds that threads share, from which a call uses several: 3 us on one
+WORTH_THREADS = 1 << 18  # multiply-adds that threads share, from which a call uses several: 5 us on one
 
 # Outputs from this size on come from our own pool, 64-byte aligned; smaller ones from NumPy, whose C heap
 # keeps them warm.

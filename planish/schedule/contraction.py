@@ -44,14 +44,15 @@ from planish.schedule.roles import (
     contraction_of,
     has_known_rows,
     is_read_in_place,
+    multiply_adds,
     rows_of,
     scattered_stores,
     split_groups,
     split_sum,
     width_of,
-    work_of,
 )
 from planish.schedule.scalars import hinted
+from planish.schedule.work import SMALL_WORK, work_of
 from planish.types import (
     FLOAT32,
     FLOAT64,
@@ -59,7 +60,6 @@ from planish.types import (
     is_static,
 )
 
-SMALL_WORK = 1 << 17    # multiply-adds below which one thread is enough: 3 us, 7 of one row
 PACKED = 0.5            # cycles that packing an element takes
 SCATTERED = 1.25        # cycles that a store of one lane takes
 LEAST_ROWS = 4          # for which an operand gets a kernel before: int16 packed at run time, floats widened
@@ -84,7 +84,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
     may say what is else decided here."""
     kernel = split_groups(split_sum(kernel))
     roles = choose_roles(kernel, hint, buffers)
-    if roles is None or work_of(kernel, hint) < LEAST_WORK:
+    if roles is None or multiply_adds(kernel, hint) < LEAST_WORK:
         return None
     parts = contraction_of(kernel)
     assert parts is not None
@@ -111,7 +111,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
         kernel, packing = packed_right(kernel, roles, tile, buffers, machine, hint, disable)
         kernel = _tiled(kernel, roles, tile)
         before = [*before, *packing]
-    if work_of(kernel, hint) >= SMALL_WORK and machine.threads > 1 and choice.threads is not False:
+    if hinted(work_of(kernel), hint) >= SMALL_WORK and machine.threads > 1 and choice.threads is not False:
         kernel = steps.parallel(kernel, [a for a in (*roles.batch, *roles.m, roles.n)
                                          if a in {x.name for x in kernel.shared}])
     return [*before, _as_told(kernel, choice)]
@@ -205,7 +205,7 @@ def _cycles(kernel: Kernel, roles: Roles, hint: dict[str, int], buffers: Buffers
     """About how long a contraction takes: `width` multiply-adds a cycle in whole tiles, what is packed at run
     time, and what is stored lane by lane."""
     columns = width_of(kernel, roles, hint)
-    cycles = work_of(kernel, hint) / columns * (-(-columns // width))
+    cycles = multiply_adds(kernel, hint) / columns * (-(-columns // width))
     if not buffers.is_constant(roles.rhs.buffer) and not is_read_in_place(roles, buffers):
         used = axes_of(roles.rhs)
         axes = (*kernel.shared, *stage_axes(kernel.stages[0]))

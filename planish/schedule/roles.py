@@ -192,7 +192,7 @@ def scattered_stores(kernel: Kernel, axis: str) -> int:
 
 # --- sizes and places by role
 
-def work_of(kernel: Kernel, hint: dict[str, int]) -> int:
+def multiply_adds(kernel: Kernel, hint: dict[str, int]) -> int:
     return prod(hinted(a.extent, hint) for a in (*kernel.shared, *stage_axes(kernel.stages[0])))
 
 

@@ -19,9 +19,8 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from itertools import pairwise, takewhile
-from typing import cast
 
 from planish.codegen.llvm.amx import write_tiles
 from planish.codegen.llvm.builder import Builder, Cell, Module, Value
@@ -31,17 +30,15 @@ from planish.codegen.llvm.contraction import write_contraction
 from planish.codegen.llvm.expressions import Expressions, Scope
 from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.loops import write_kernel
-from planish.schedule.kernel import Axis, Kernel, stage_axes
+from planish.schedule.kernel import Kernel
 from planish.schedule.products import TILES
 from planish.schedule.program import CheckStep, For, If, Launch, Place, Program, Step, While, every_step
 from planish.schedule.rebuild import canonical
 from planish.schedule.text import print_kernel
-from planish.types import Dim, is_static, substitute
-from planish.types.dim import maximum
+from planish.schedule.work import WORTH_A_BARRIER, is_shared, kernels_in, shared_work, work_of
+from planish.types import Dim, is_static
 
-WORTH_A_BARRIER = 1 << 20   # multiply-adds, in a launch of a loop, that are worth one: some 20 us
 LAUNCHES = 8                # between two barriers, whose units threads may claim (runtime/pool.py)
-POINT = 16                  # multiply-adds that take as long as one point of other kernels
 
 
 @dataclass(frozen=True)
@@ -185,7 +182,7 @@ class _Body:
 
     def pays(self, step: While | For) -> Value | None:
         """Whether a launch in a loop has work for several threads; None where it surely has."""
-        work = {work_of(k) for k in _kernels_in(step) if is_shared(k)}
+        work = {work_of(k) for k in kernels_in(step) if is_shared(k)}
         if any(is_static(w) and w >= WORTH_A_BARRIER for w in work):
             return None
         found = Value("i1", "false")
@@ -298,47 +295,6 @@ def _needless_barriers(steps: Sequence[Step]) -> Iterator[int]:
     for phase, following in pairwise(filter(None, phases)):
         if all(isinstance(s, Launch) and not is_shared(s.kernel) for s in (*phase, *following)):
             yield id(phase[-1])
-
-
-def is_shared(kernel: Kernel) -> bool:
-    """Whether threads share a kernel out among them."""
-    return any(a.parallel for a in kernel.shared)
-
-
-def work_of(kernel: Kernel) -> Dim:
-    """Multiply-adds of a contraction, or as much time in other points."""
-    each = [_points((*kernel.shared, *stage_axes(s))) for s in kernel.stages]
-    return each[0] if kernel.tile is not None else sum(each, start=cast(Dim, 0)) * POINT
-
-
-def _points(axes: Sequence[Axis]) -> Dim:
-    """How many points axes have, at most; the extent of one that depends on others is that of their first or
-    last value."""
-    total: Dim = 1
-    first: dict[str, Dim] = {}
-    last: dict[str, Dim] = {}
-    for axis in axes:
-        extent = maximum(substitute(axis.extent, first), substitute(axis.extent, last))
-        first[axis.name], last[axis.name] = 0, extent - 1
-        total *= extent
-    return total
-
-
-def shared_work(program: Program) -> Dim:
-    """The most multiply-adds, or as much time, that threads share in one launch or parallel loop; 0 where
-    they share none."""
-    steps = list(every_step(program.steps))
-    shared = [s for s in steps if isinstance(s, For) and s.parallel]
-    works = {work_of(s.kernel) for s in steps if isinstance(s, Launch) and is_shared(s.kernel)}
-    works |= {s.length * sum((work_of(k) for k in _kernels_in(s)), start=cast(Dim, 0)) for s in shared}
-    known = max((w for w in works if is_static(w)), default=0)
-    if known >= WORTH_A_BARRIER:
-        return known
-    return reduce(maximum, sorted((w for w in works if not is_static(w)), key=str), cast(Dim, known))
-
-
-def _kernels_in(step: Step) -> list[Kernel]:
-    return [s.kernel for s in every_step([step]) if isinstance(s, Launch)]
 
 
 class _Pointers:
