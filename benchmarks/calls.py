@@ -4,11 +4,13 @@ Every way into a program is called in turn, round after round, and its fastest r
 microseconds per call: eager; torch.compile whose backend runs the graph by eager (Dynamo's own cost and
 eager's kernels); torch.compile(backend="planish"); planish.compile; and the compiled graph's own builtin,
 which is what the kernels take with tensors read and made. The difference of the last two is what guards cost.
-Of a NumPy function, the sum of two 8x8 arrays: NumPy itself, planish.jit, and the program's builtin.
+Of a NumPy function, the sum of two 8x8 arrays: NumPy itself, planish.jit, and the program's builtin. Of two
+threads that are awake: to run an empty body on both, and a barrier.
 """
 from __future__ import annotations
 
 import argparse
+import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
@@ -20,11 +22,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import planish
 from planish.capture.torch import translate
+from planish.runtime.native import runtime
 from planish.torch.dynamo import compile_captured
 from planish.torch.program import TorchProgram
 from planish.torch.settings import settings_of
 
 BATCH = 50  # calls per measurement
+TURNS = 2000  # of the pool's own parts
 BARE = ("one tensor", "four tensors")
 WAYS = ("eager", "dynamo", "torch.compile", "planish.compile", "builtin")
 
@@ -111,12 +115,30 @@ def microseconds(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, f
     return best
 
 
+def pool_microseconds(rounds: int, threads: int = 2) -> dict[str, float]:
+    """The least that a region and a barrier of the thread pool take."""
+    native = runtime()
+    regions = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(native.code.address("planish_regions"))
+    barriers, turns = native.code.address("planish_barriers_body"), ctypes.c_int64(TURNS)
+    calls = {"region": lambda: regions(TURNS, threads),
+             "barrier": lambda: native.parallel(barriers, ctypes.addressof(turns), threads)}
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = perf_counter()
+            call()
+            best[name] = min(best[name], (perf_counter() - start) / TURNS * 1e6)
+    return best
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calls", description=__doc__)
     parser.add_argument("--rounds", type=int, default=400, help="interleaved rounds (default: 400)")
     rounds = parser.parse_args(argv).rounds
     print("us per call      " + ", ".join(f"{way} {us:.2f}" for way, us in
                                           microseconds(numpy_ways(), rounds).items()))
+    print("us of the pool   " + ", ".join(f"{name} {us:.3f}" for name, us in
+                                         pool_microseconds(rounds // 4).items()))
     print(f"{'us per call':16}" + "".join(f"{way:>18}" for way in WAYS))
     for name, (function, arguments) in CASES.items():
         with torch.no_grad():

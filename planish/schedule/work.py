@@ -47,9 +47,9 @@ def _fetching(kernel: Kernel) -> Dim:
 
 
 def shared_work(program: Program) -> Dim:
-    """The work that threads share in a call; 0 where they share none. Of works that sizes of the call decide it
-    is the largest: at other sizes than those the kernels were planned for, a kernel may be too little to share,
-    however many there are. They are left out where the rest is worth threads without."""
+    """The work that threads share in a call; 0 where they share none. Of works that sizes of the call decide
+    it is the largest: at other sizes than those the kernels were planned for, a kernel may be too little to
+    share, however many there are. They are left out where the rest is worth threads without."""
     works = list(_shared_works(program.steps))
     known = sum(w for w in works if is_static(w))
     if known >= WORTH_A_BARRIER:
