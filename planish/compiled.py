@@ -164,7 +164,7 @@ class NativeCompiled(Compiled):
     def code(self) -> NativeCode:
         return self.made.code
 
-    @property
+    @cached_property
     def is_direct(self) -> bool:
         """Whether the program's outputs are the graph's, in order."""
         return self.outputs == tuple(("program", k) for k in range(len(self.outputs)))

@@ -33,13 +33,19 @@ class Program:
         """Let calls with plain arrays go straight to the compiled program, which calls `missed` for any
         other. That needs a program that offers it (`direct_call`), and is simple."""
         offer = getattr(self.compiled, "direct_call", None)
-        direct = offer(missed) if self.is_simple and offer is not None else None
+        opens = self.is_simple and not self.captured.faults
+        direct = offer(missed) if opens and offer is not None else None
         if direct is not None:
             self.direct, self.has_door = direct, True
 
     def run_flat(self, arrays: tuple[np.ndarray, ...]) -> Any:
         """`run` where all leaves are arrays."""
-        return self.compiled(*arrays)[0] if self.is_simple else self.run(arrays)
+        if not self.is_simple:
+            return self.run(arrays)
+        outputs = self.compiled(*arrays)
+        if self.captured.faults:
+            self._tell_faults(outputs)
+        return outputs[0]
 
     def run(self, leaves: Sequence[Any]) -> Any:
         captured, arrays = self.captured, self.arrays(leaves)
@@ -50,7 +56,13 @@ class Program:
             outputs[i] = _own(outputs[i], arrays)
         for position, place in captured.writes:
             np.copyto(leaves[position], outputs[place])
+        self._tell_faults(outputs)
         return captured.tree.unflatten([_result(r, leaves, outputs) for r in captured.results])
+
+    def _tell_faults(self, outputs: Sequence[np.ndarray]) -> None:
+        for place, fault in self.captured.faults:
+            if outputs[place]:
+                fault.tell()
 
     def arrays(self, leaves: Sequence[Any]) -> list[np.ndarray]:
         """What goes into the graph."""

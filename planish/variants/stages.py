@@ -18,7 +18,7 @@ class Traced:
 
     @property
     def graph(self) -> Graph:
-        return self.captured.graph
+        return self.captured.of_results
 
     def __repr__(self) -> str:
         return f"<Traced {self.graph.signature}>"
@@ -35,7 +35,7 @@ class Lowered:
     program: Compiled
 
     def __repr__(self) -> str:
-        return f"<Lowered {self.captured.graph.signature}>"
+        return f"<Lowered {self.captured.of_results.signature}>"
 
     def as_text(self, stage: str = "optimized") -> str:
         """The program at a stage: graph, optimized, loops, program, llvm, asm."""

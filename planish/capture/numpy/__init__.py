@@ -5,6 +5,7 @@ tracer     the stand-in: storage, views, writes; what only a real value can answ
            line
 ufuncs     ufuncs and operators, by the rules of ufunc_table; registry, shape, joining, reduce, contract,
            indexing, by_index, select, create: the tables of functions
+faults     what NumPy would warn of: integers divided by 0, quotients that overflow
 hooks      what NumPy and Python do not let a stand-in take part in: np.asarray, np.zeros, print, random
            numbers
 guards     what the function reads from outside its arguments

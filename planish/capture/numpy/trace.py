@@ -11,12 +11,13 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from planish.capture.location import user_location
+from planish.capture.numpy.faults import Fault, errors
 from planish.capture.numpy.guards import Guards
 from planish.capture.numpy.hooks import hooked
 from planish.capture.numpy.outside import generator_state, guards_of
@@ -50,7 +51,7 @@ class Captured:
     """A traced function. `feeds`: per input of the graph, the position of a leaf, or a plain array read at
     each call; `writes`: (leaf, output position) for arguments that the function writes to; `contiguous`:
     leaves that it writes to through a reshape; `aliased`: outputs whose value may lie in an argument's own
-    memory."""
+    memory; `faults`: (output position, what NumPy tells of if that holds), the last outputs of the graph."""
 
     graph: Graph
     feeds: tuple[int | np.ndarray, ...]
@@ -60,6 +61,13 @@ class Captured:
     contiguous: frozenset[int]
     aliased: frozenset[int]
     guards: Guards = field(default_factory=Guards)
+    faults: tuple[tuple[int, Fault], ...] = ()
+
+    @property
+    def of_results(self) -> Graph:
+        """The graph without what only says whether NumPy would warn."""
+        first = min((place for place, _ in self.faults), default=len(self.graph.outputs))
+        return replace(self.graph, outputs=self.graph.outputs[:first])
 
 
 def trace_function(
@@ -74,7 +82,7 @@ def trace_function(
     as they are."""
     objects = [leaf for i, leaf in enumerate(leaves) if i in static]
     guards = guards_of(function, objects)
-    trace = Trace(names=dict(guards.arrays))
+    trace = Trace(names=dict(guards.arrays), errors=errors())
     inputs: dict[int, Storage] = {}
     labels = _labels(names)
     outer, ACTIVE.trace = ACTIVE.trace, trace
@@ -173,6 +181,8 @@ class _Finish:
         writes = tuple(
             (p, self._output(s.value(), ("write", p))) for p, s in self.inputs.items() if s.written
         )
+        n_results = len(self.outputs)
+        faults = tuple((self._output(f.node, ("fault", id(f.node))), f) for f in self.trace.faults)
         hidden = self._needed_hidden(mine)
         inputs = [*(s.input for s in self.inputs.values()), *(s.input for s in hidden)]
         feeds = (*self.inputs, *(s.origin for s in hidden))
@@ -186,8 +196,9 @@ class _Finish:
         self.guards.frozen = _distinct([*self.guards.frozen, *self.trace.frozen.values()])
         self.guards.contents = self._read_by_numpy() + [(s.origin, s.digest) for s in mine if s.pinned]
         contiguous = frozenset(p for p, s in self.inputs.items() if id(s) in self.trace.contiguous)
-        aliased = frozenset(i for i, n in enumerate(graph.outputs) if _is_moved(n) or n in graph.outputs[:i])
-        return Captured(graph, feeds, results, tree, writes, contiguous, aliased, self.guards)
+        mine_alone = graph.outputs[:n_results]
+        aliased = frozenset(i for i, n in enumerate(mine_alone) if _is_moved(n) or n in mine_alone[:i])
+        return Captured(graph, feeds, results, tree, writes, contiguous, aliased, self.guards, faults)
 
     def _read_by_numpy(self) -> list[tuple[np.ndarray, int]]:
         """Arrays that the function has a name for and the program does not read: what NumPy itself computed

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from planish.errors import CaptureError
 from planish.ir import Node, Note, constant, input_node
 from planish.ops import get_op
 from planish.types import TensorType, dtype_of, number_dtype_of
+
+if TYPE_CHECKING:
+    from planish.capture.numpy.faults import Fault
 
 Scalar = (bool, int, float)
 
@@ -37,6 +40,8 @@ class Trace:
     frozen: dict[int, np.ndarray] = field(default_factory=dict)  # arrays folded in as constants
     names: dict[int, str] = field(default_factory=dict)  # id of an array -> the name the function has for it
     contiguous: set[int] = field(default_factory=set)  # leaves written to through a reshape
+    faults: list[Fault] = field(default_factory=list)  # what NumPy would tell of, in order
+    errors: dict[str, str] = field(default_factory=dict)  # np.geterr() as it began
 
     def emit(self, op: str, operands: tuple[Node, ...], attributes: dict[str, Any]) -> Any:
         made = get_op(op)(*operands, **attributes)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from planish.capture.location import user_location
+from planish.capture.numpy.faults import compute_known, note_faults
 from planish.capture.numpy.tracer import (
     Tracer,
     as_tracer,
@@ -60,6 +61,7 @@ def call_ufunc(
     nodes = _resolved(ufunc, operands, outs, signature or _signature(ufunc, dtype), casting)
     if ufunc not in STRUCTURED:
         np.broadcast_shapes(*(t.shape for t in operands))
+        note_faults(ufunc, operands, nodes, where, operator)
     made = emit(rule, *nodes) if isinstance(rule, str) else rule(*nodes)
     results = made if isinstance(made, tuple) else (made,)
     finished = tuple(_finish(r, o, where, operands, operator) for r, o in zip(results, outs))
@@ -69,7 +71,7 @@ def call_ufunc(
 def _call_known(ufunc: np.ufunc, operands: list[Tracer], operator: bool, keywords: dict[str, Any]) -> Any:
     """Operands that no argument goes into: NumPy itself computes."""
     values = [t.known.item() if t.weak else t.known[()] if t.scalar else t.known for t in operands]  # type: ignore[index, union-attr]
-    made = ufunc(*values, **keywords)
+    made = compute_known(ufunc, lambda: ufunc(*values, **keywords))
     weak = _weak_result(operands, operator)
     results = [
         known(m, scalar=not isinstance(m, np.ndarray), weak=weak(np.asarray(m).dtype))
