@@ -7,10 +7,12 @@ for the library strategy. `jit`, engines and the command line are callers of thi
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, get_args
 
@@ -40,7 +42,7 @@ from planish.ops.content import Looks, watched
 from planish.passes.pipeline import PIPELINE, run_pipeline
 from planish.program_cache import ProgramEntry, Stored, Summary, entry_of
 from planish.rewrite import Numerics
-from planish.runtime.load import load_known, load_program, spec_of
+from planish.runtime.load import load_known, load_program, prepare, spec_of
 from planish.runtime.threads import get_num_threads
 from planish.schedule.build import SWITCHES, Built, build_program
 from planish.schedule.machine import Machine
@@ -55,6 +57,10 @@ if TYPE_CHECKING:
 
 
 _AS_IT_IS = Options()
+TURN = 5e-4  # seconds
+
+_settings = Lock()
+_kept: list[tuple[bool, float]] = []  # the process's own, then once for each compile under way
 
 
 def compile_graph(graph: Graph, options: Options = _AS_IT_IS, *,
@@ -66,21 +72,31 @@ def compile_graph(graph: Graph, options: Options = _AS_IT_IS, *,
         check_hint(graph, hint)
     if options.mode == "max-autotune" and options.strategy == "native":
         return _autotuned(graph, options, dict(hint or {}))
-    with _without_collector():
+    with _compiling():
         return _compiled(graph, options, dict(hint or {}))
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def _compiling() -> Iterator[None]:
     """A compile makes very many objects and next to no cycles: Python's collector, which they set off, would
-    walk over all that the process has."""
-    was_on = gc.isenabled()
-    gc.disable()
+    walk over all that the process has. And LLVM's threads want Python's lock for moments between their works:
+    whoever has it keeps it for TURN at most, not for 5 ms each time."""
+    with _settings:
+        if not _kept:
+            _kept.append((gc.isenabled(), sys.getswitchinterval()))
+            gc.disable()
+            sys.setswitchinterval(min(sys.getswitchinterval(), TURN))
+        _kept.append(_kept[0])
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        with _settings:
+            _kept.pop()
+            if len(_kept) == 1:
+                was_on, turn = _kept.pop()
+                sys.setswitchinterval(turn)
+                if was_on:
+                    gc.enable()
 
 
 def _compiled(graph: Graph, options: Options, hint: dict[str, int]) -> Compiled:
@@ -111,7 +127,7 @@ def _autotuned(graph: Graph, options: Options, hint: dict[str, int]) -> Compiled
     decisions, findings = tune(_TuningRoad(graph, replace(options, mode="default"), hint))
     seconds = perf_counter() - start
     strategy: Strategy = "library" if decisions.whole else "native"
-    with _without_collector():
+    with _compiling():
         compiled = _compiled(graph, replace(options, decisions=decisions, strategy=strategy), hint)
     report = compiled.report
     report.tuning, report.seconds = findings, {"tune": seconds, **report.seconds}
@@ -155,9 +171,7 @@ class _TuningRoad:
         optimized = _rewritten(self.graph, self.options, Report(hint=self.hint), _Clock({}))
         has_hosts = any(map(is_host, optimized.nodes()))
         graphs = [s.graph for s in cut(optimized).segments] if has_hosts else [optimized]
-        bytes_ = sum(n.tensor.size * n.dtype.itemsize for g in graphs for n in g.nodes()
-                     if n.op.name == "constant" and is_static(n.tensor.size))
-        made = replace(self.setting, cold=bytes_ > self.setting.machine.l3)
+        made = replace(self.setting, cold=sum(map(_constant_bytes, graphs)) > self.setting.machine.l3)
         named = (_with_own_sizes(g, self.hint) for g in graphs)
         return [(graph, replace(made, hint=hint)) for graph, hint in named]
 
@@ -169,6 +183,11 @@ class _TuningRoad:
 
     def library(self) -> Compiled:
         return _compiled(self.graph, replace(self.options, strategy="library"), self.hint)
+
+
+def _constant_bytes(graph: Graph) -> int:
+    return sum(n.tensor.size * n.dtype.itemsize for n in graph.nodes()
+               if n.op.name == "constant" and is_static(n.tensor.size))
 
 
 def _segmented(graph: Graph, options: Options, report: Report, clock: _Clock) -> Compiled:
@@ -210,6 +229,7 @@ def _program(graph: Graph, options: Options, report: Report, clock: _Clock, road
         _add(report, stored.summary, cached=True, rebuilt=False)
         again = partial(road, graph, options, Report(hint=report.hint), _Clock({}))
         return NativeCompiled(captured or graph, options, report, stored.outputs, program, again)
+    prepare(_constant_bytes(graph))
     part = Report(hint=report.hint)
     with watched(entry.looks if entry is not None else Looks({})):
         made = road(graph, options, part, clock)

@@ -1,11 +1,14 @@
 """What compile_graph is told: hints and switches that do not exist are refused by name."""
 from __future__ import annotations
 
+import gc
+import sys
+
 import numpy as np
 import pytest
 
 import planish
-from planish import knobs, ops
+from planish import compiler, knobs, ops
 from planish.compiler import LibraryProgram, Options, compile_graph
 from planish.errors import PlanishError
 from planish.ir import Graph, input_node
@@ -60,3 +63,23 @@ def test_a_disabled_planish_runs_models_by_the_library(tmp_path):
     assert isinstance(compiled, LibraryProgram)
     x = np.arange(3, dtype=np.float32)
     np.testing.assert_array_equal(compiled(x)[0], x + x)
+
+
+def test_compiles_side_by_side_leave_the_process_as_it_was():
+    was_on, turn = gc.isenabled(), sys.getswitchinterval()
+    first, second = compiler._compiling(), compiler._compiling()
+    first.__enter__()
+    second.__enter__()
+    assert not gc.isenabled() and sys.getswitchinterval() <= compiler.TURN
+    first.__exit__(None, None, None)
+    assert not gc.isenabled()
+    second.__exit__(None, None, None)
+    assert gc.isenabled() == was_on and sys.getswitchinterval() == turn
+
+
+def test_a_compile_that_fails_leaves_the_process_as_it_was():
+    was_on, turn = gc.isenabled(), sys.getswitchinterval()
+    assert was_on
+    with pytest.raises(ZeroDivisionError), compiler._compiling():
+        raise ZeroDivisionError
+    assert gc.isenabled() and sys.getswitchinterval() == turn

@@ -41,6 +41,7 @@ MISS = Value("ptr", "@miss")            # its address says: not exactly as expec
 NO, YES = Value("i1", "false"), Value("i1", "true")
 
 GLOBALS = {"planish_pool": "external global i8", "planish_threads": "external global i64",
+           "planish_elsewhere": "external global ptr",
            "miss": "internal constant i8 0"}
 
 
@@ -108,7 +109,8 @@ def _write_run(module: Module) -> None:
     threads = b.select(is_(b, "eq", own, ZERO), of_process, own)
     arguments = [Value("ptr", "@planish_pool"), body, frame, threads]
     among_others = b.when(has_flag(b, program, OPENMP))
-    b.call("planish_parallel_openmp", "void", arguments)
+    elsewhere = b.load("ptr", Value("ptr", "@planish_elsewhere"), 8)
+    b.do(f"call void {elsewhere.name}({', '.join(map(str, arguments))})")
     b.ret()
     b.place(among_others.exit)
     b.call("planish_parallel", "void", arguments)

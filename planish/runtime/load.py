@@ -1,21 +1,21 @@
 """From code to something that can be called: the cache is asked first, LLVM only if it has nothing."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 from planish import types
-from planish.codegen.llvm.emit import start_llvm
+from planish.codegen.llvm.emit import llvm_is_loaded, start_llvm
 from planish.codegen.llvm.native import NativeCode
 from planish.ops.content import Content
 from planish.runtime.blob import Blob
 from planish.runtime.cache import default_cache, find_blob
+from planish.runtime.compiler_memory import leave_llvm, load_llvm
 from planish.runtime.constants import arrays_of, leave_sources
 from planish.runtime.link import link
 from planish.runtime.loader import LoadedCode
-from planish.runtime.native import runtime
+from planish.runtime.native import running, runtime, start_ahead
 from planish.runtime.program import NativeProgram
-from planish.runtime.resident import leave_freed, leave_libraries
 from planish.runtime.spec import ArraySpec, Dim, DimRef, ProgramSpec
 from planish.runtime.threads import get_num_threads
 from planish.types import TensorType, is_static
@@ -25,6 +25,18 @@ MODEL = 4 << 20  # bytes of constants from which the compiler's own memory is wo
 
 
 _loaded: WeakValueDictionary[str, LoadedCode] = WeakValueDictionary()  # key -> code that is in memory
+
+
+def prepare(constants: int) -> None:
+    """A program with so many bytes of constants is about to be compiled: LLVM is loaded meanwhile, on another
+    CPU, and makes the runtime where the cache has none."""
+    steps: list[Callable[[], object]] = []
+    if not llvm_is_loaded():
+        steps.append(load_llvm if constants >= MODEL else start_llvm)
+    if running() is None:
+        steps.append(runtime)
+    if steps:
+        start_ahead(*steps)
 
 
 def load_program(code: NativeCode, threads: int = 0, *, keep: bool = True) -> tuple[NativeProgram, bool]:
@@ -47,13 +59,9 @@ def _objects(code: NativeCode) -> list[bytes]:
     if sum(c.nbytes for c in contents) < MODEL:
         return code.objects()
     leave_sources(contents)
-    start_llvm()
-    leave_libraries(".so")      # most of what loading them touches is not needed again
-    runtime()                   # made by LLVM too, where the cache has none
-    leave_libraries("llvmlite")
+    load_llvm()
     objects = code.objects()
-    leave_libraries("llvmlite")
-    leave_freed()
+    leave_llvm()
     return objects
 
 

@@ -2,7 +2,7 @@
 
 In: nothing, or an image that an engine file carries. Out: `runtime()`. Its code is generated once, kept in
 the disk cache and reloaded without LLVM. It is never unloaded: workers may be running in it until the process
-ends.
+ends. What few programs need is in images of its own (IMAGES), made and loaded when the first of them asks.
 """
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from planish.codegen.llvm.emit import Effort, emit_each
 from planish.codegen.llvm.version import generator_version
 from planish.errors import LinkError
 from planish.runtime import cache, digest, entry, memory, openmp, packing, pool, tables, tensors, threads
 from planish.runtime.blob import Blob
 from planish.runtime.link import link
 from planish.runtime.loader import RUNTIME_NAMES, LoadedCode
-from planish.runtime.resident import leave_libraries
 
 # How long a waiter spins before it sleeps: much longer than a sleeper takes to wake, 15 us on bare metal and
 # more on a virtual CPU. With 50 us a late thread sent the other to sleep, whose waking was late for the next
@@ -60,9 +64,10 @@ class Runtime:
         self._rounds = self._spin_rounds()
         self.apply_threads(threads.get_num_threads())
         self.why_not_direct = _layout_fault()
-        self._methods = {name: _MethodDef(b"planish_program", self.code.address(name),
-                                          _METH_FASTCALL | _METH_KEYWORDS, b"A compiled program.")
-                         for name in ("planish_entry", "planish_tensors")}
+        self._arrays = _method(self.code.address("planish_entry"))
+        self._tensors: _MethodDef | None = None
+        self._images = {"runtime": self.code}
+        self.loading = threading.Lock()
         self.reads_tensors = False
         if self.why_not_direct:
             warnings.warn("planish calls programs through ctypes, about 50 us slower per call: "
@@ -87,25 +92,41 @@ class Runtime:
         process has loaded, if it has. Not in a child after a fork, where the library's threads are gone."""
         found = openmp.addresses()
         if found and os.getpid() == self._process:
-            place = self.code.address("planish_openmp")
+            torch = self.image("torch")
+            place = torch.address("planish_openmp")
             (ctypes.c_void_p * len(found)).from_address(place)[:] = list(found)
+            elsewhere = ctypes.c_void_p.from_address(self.code.address("planish_elsewhere"))
+            elsewhere.value = torch.address("planish_parallel_openmp")
 
     def read_tensors(self, functions: tuple[int, int], types: tuple[type, type]) -> None:
         """Let builtins take tensors. `functions`: addresses of DLPack's dltensor_from_py_object_no_sync and
         managed_tensor_to_py_object_no_sync; `types`: Tensor and Parameter, which live for ever."""
         self._is_neg = "is_neg"
         held: list[Any] = [*functions, *map(id, types), id(self._is_neg), id(False)]
-        place = self.code.address("planish_dlpack")
+        torch = self.image("torch")
+        place = torch.address("planish_dlpack")
         (ctypes.c_void_p * len(tensors.DLPACK)).from_address(place)[:] = held
+        self._tensors = self._tensors or _method(torch.address("planish_tensors"))
         self.reads_tensors = True
 
-    def builtin(self, table: tables.ProgramTable, owner: Any, entry: str = "planish_entry") -> Any:
-        """A builtin that runs the program of `table`, on arrays or ("planish_tensors") on tensors. It keeps
-        `owner`, which keeps all that the table points to."""
+    def builtin(self, table: tables.ProgramTable, owner: Any, *, on_tensors: bool = False) -> Any:
+        """A builtin that runs the program of `table`, on arrays or on tensors. It keeps `owner`, which keeps
+        all that the table points to."""
         capsule = _new_capsule(ctypes.addressof(table), None, self.code.address("planish_program_free"))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
         _set_context(capsule, id(owner))
-        return _new_builtin(ctypes.addressof(self._methods[entry]), capsule, None)
+        method = self._tensors if on_tensors else self._arrays
+        assert method is not None, "read_tensors comes first"
+        return _new_builtin(ctypes.addressof(method), capsule, None)
+
+    def image(self, name: str) -> LoadedCode:
+        """One of IMAGES, over the runtime itself; loaded at first need, for ever."""
+        with self.loading:
+            if name not in self._images:
+                known = {symbol: self.code.address(symbol) for symbol in self.code.symbols}
+                self._images[name] = code = LoadedCode(image_blob(name), known, RUNTIME_NAMES)
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))
+            return self._images[name]
 
     def _call(self, name: str, *arguments: Any) -> None:
         _procedure(self.code.address(name))(*arguments)
@@ -119,6 +140,10 @@ class Runtime:
         start = time.perf_counter()
         wait(ctypes.byref(word), ctypes.c_int32(trial))
         return max(1, int(trial * SPIN_SECONDS / max(time.perf_counter() - start, 1e-9)))
+
+
+def _method(address: int) -> _MethodDef:
+    return _MethodDef(b"planish_program", address, _METH_FASTCALL | _METH_KEYWORDS, b"A compiled program.")
 
 
 _procedure = ctypes.CFUNCTYPE(None)  # arguments are passed as ctypes values
@@ -140,7 +165,7 @@ def runtime(blob: Blob | None = None) -> Runtime:
     if _running is None:
         with _starting:
             if _running is None:
-                _running = Runtime(blob or runtime_blob())
+                _running = Runtime(blob or image_blob())
                 _running.apply_threads(threads.get_num_threads())  # another thread may have set it meanwhile
     return _running
 
@@ -150,31 +175,78 @@ def running() -> Runtime | None:
     return _running
 
 
+def start_ahead(*steps: Callable[[], object]) -> None:
+    """Do steps on a thread of their own, for who will need what they start. What is wrong with one is raised
+    where it is needed."""
+    with suppress(RuntimeError):  # no more threads
+        threading.Thread(target=partial(copy_context().run, _start, steps), name="planish starts").start()
+
+
+def _start(steps: Sequence[Callable[[], object]]) -> None:
+    with suppress(Exception):
+        for step in steps:
+            step()
+
+
+def _forget_starting() -> None:
+    """In a child after a fork there is no thread that starts anything."""
+    global _starting
+    _starting = threading.Lock()
+    if _running is not None:
+        _running.loading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_starting)
+
+
 def load(blob: Blob) -> LoadedCode:
     """Load a compiled program's code, its imports from our runtime resolved."""
     return LoadedCode(blob, runtime().provided)
 
 
-def runtime_blob(machine: str | None = None, head: int = object.__basicsize__) -> Blob:
-    """The linked runtime for a machine ("x86_64", "aarch64") and an object head size; engine files carry
-    one."""
+def _hot(text: str) -> Effort:
+    """Loops over much data: rotated, they run as fast as by all of LLVM's passes, which take three times as
+    long."""
+    return Effort(text, "rotate", 2)
+
+
+def _warm(text: str) -> Effort:
+    """What each call runs through once: code generation does nearly all for it."""
+    return Effort(text, "none", 2)
+
+
+def _cold(text: str) -> Effort:
+    """What waits and seldom runs: LLVM's quick code, at a third of the time."""
+    return Effort(text, "none", 0)
+
+
+def _base(machine: str, head: int) -> tuple[Effort, ...]:
+    triple = pool.WORDS[machine].triple
+    return (_warm(entry.ir(machine, head)), _hot(packing.ir(triple, packing.COMMON)), _cold(pool.ir(machine)),
+            _hot(digest.ir(triple)), _cold(memory.ir(machine)))
+
+
+def _for_torch(machine: str, head: int) -> tuple[Effort, ...]:
+    return _warm(tensors.ir(machine, head)), _cold(openmp.ir(pool.WORDS[machine].triple))
+
+
+def _packing(machine: str, head: int) -> tuple[Effort, ...]:
+    return (_hot(packing.ir(pool.WORDS[machine].triple, packing.OTHERS)),)
+
+
+# Modules of a machine ("x86_64", "aarch64") and an object head size; the longest to compile first.
+IMAGES: dict[str, Callable[[str, int], Sequence[Effort]]] = {
+    "runtime": _base, "torch": _for_torch, "packing": _packing}
+
+
+def image_blob(name: str = "runtime", machine: str = "", head: int = object.__basicsize__) -> Blob:
+    """A linked image, from the cache or made; engine files carry "runtime". LinkError for a machine that
+    planish does not run on."""
     machine = machine or {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if machine not in pool.WORDS:
         raise LinkError(f"planish runs on {' and '.join(pool.WORDS)}, this machine is {machine!r}")
-    key = f"runtime {machine} {head} {generator_version()}"
-    return cache.cached_blob(key, lambda: _generate(machine, head))
-
-
-def _generate(machine: str, head: int) -> Blob:
-    from planish.codegen.llvm.emit import emit_each, start_llvm
-
-    start_llvm()
-    leave_libraries("llvmlite")
-    triple = pool.WORDS[machine].triple
-    modules = (packing.ir(triple), tensors.ir(machine, head), pool.ir(machine), entry.ir(machine, head),
-               memory.ir(machine), digest.ir(triple), openmp.ir(triple))   # the longest to compile first
-    # Rotated, packing's loops run as fast as by all of LLVM's passes, which take three times as long.
-    return link(emit_each(modules, triple, "rotate"))
+    key, triple = f"{name} {machine} {head} {generator_version()}", pool.WORDS[machine].triple
+    return cache.cached_blob(key, lambda: link(emit_each(IMAGES[name](machine, head), triple)))
 
 
 def _numpy_table() -> ctypes.Array[ctypes.c_void_p]:

@@ -6,10 +6,9 @@ step, the threads of our own pool share their CPUs with it for so long. A progra
 like that runs as a parallel region of the same library, on the thread that spins.
 
 Exports
-    planish_openmp    where GOMP_parallel, omp_get_thread_num and omp_get_num_threads are; null: there is no
-                      OpenMP here, or this is a child after a fork, in which its threads are gone
+    planish_openmp    where GOMP_parallel, omp_get_thread_num and omp_get_num_threads are, to be filled in
     planish_parallel_openmp(ptr pool, ptr body, ptr frame, i64 threads)
-                      as `planish_parallel`, which does it where there is no OpenMP
+                      runs as `planish_parallel`. Not in a child after a fork, where OpenMP's threads are gone
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ def ir(triple: str) -> str:
     return f"""\
 target triple = "{triple}"
 @planish_openmp = global [{len(NAMES)} x ptr] zeroinitializer, align 8
-declare void @planish_parallel(ptr, ptr, ptr, i64)
 declare void @planish_clear_claims(ptr, i64)
 
 define internal void @member(ptr %job) nounwind {{
@@ -60,13 +58,8 @@ entry:
 define void @planish_parallel_openmp(ptr %pool, ptr %body, ptr %frame, i64 %wanted) nounwind {{
 entry:
   %parallel = load ptr, ptr @planish_openmp, align 8
-  %missing = icmp eq ptr %parallel, null
-  %few = icmp sle i64 %wanted, 1
-  %own = or i1 %missing, %few
-  br i1 %own, label %ours, label %claim
-ours:
-  call void @planish_parallel(ptr %pool, ptr %body, ptr %frame, i64 %wanted)
-  ret void
+  %alone = icmp sle i64 %wanted, 1
+  br i1 %alone, label %serial, label %claim
 claim:
   %claimed = cmpxchg ptr %pool, i32 0, i32 1 acquire monotonic
   %ok = extractvalue {{i32, i1}} %claimed, 1

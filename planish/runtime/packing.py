@@ -25,7 +25,9 @@ BLOCK = 16                  # steps of k that are packed together
 CHUNK = 16                  # bytes of a vector that is copied
 LARGE = 2 << 20             # bytes of memory that is mapped for itself
 LINE = 64
-ITEMS = (1, 2, 4, 8)        # sizes of elements there is code for
+COMMON, OTHERS = (4,), (1, 2, 8)  # sizes of elements there is code for, in the runtime and beside it
+ITEMS = COMMON + OTHERS
+SCALED = 4                  # of those that may have a scale: float32
 
 
 class Job(ctypes.Structure):
@@ -59,11 +61,16 @@ def pack_into(targets: Sequence[np.ndarray], jobs: Sequence[tuple[Any, ...]], th
     arrays = [[np.ascontiguousarray(a) for a in some] for _, *some in jobs]
     kept: list[np.ndarray] = []
     shares = shares or [(0, units_of(p, is_scaled=len(some) > 1)) for p, *some in jobs]
-    table = (Job * len(jobs))(*(_job(p, some, target, share, kept)
-                                for (p, *_), some, target, share in zip(jobs, arrays, targets, shares)))
-    frame = JobList(len(jobs), ctypes.addressof(table))
+    made = [_job(p, some, target, share, kept)
+            for (p, *_), some, target, share in zip(jobs, arrays, targets, shares)]
     run = runtime()
-    run.parallel(run.code.address("planish_pack"), ctypes.addressof(frame), threads)
+    for image, items in (("runtime", COMMON), ("packing", OTHERS)):
+        own = [job for job in made if job.item in items]
+        if own:
+            table = (Job * len(own))(*own)
+            frame = JobList(len(own), ctypes.addressof(table))
+            pack = run.image(image).address("planish_pack")
+            run.parallel(pack, ctypes.addressof(frame), threads)
 
 
 def _job(parameters: tuple[Any, ...], arrays: list[np.ndarray], target: np.ndarray, share: tuple[int, int],
@@ -135,19 +142,17 @@ def zeroed(total: int) -> np.ndarray:
 
 # --- the native code
 
-def ir(triple: str) -> str:
-    """The module that exports void planish_pack(ptr list, i64 tid, i64 threads)."""
+def ir(triple: str, items: Sequence[int]) -> str:
+    """The module that exports void planish_pack(ptr list, i64 tid, i64 threads), for elements of these
+    sizes."""
     module = Module(triple)
-    for item in ITEMS:
+    for item in items:
         _write_pack(module, item)
-    scaled = _Packer(module, 4, "pack_scaled")
-    scaled.lanes(is_scaled=True)
-    scaled.b.ret()
-    _write_body(module)
+    _write_body(module, items)
     return str(module)
 
 
-def _write_body(module: Module) -> None:
+def _write_body(module: Module, items: Sequence[int]) -> None:
     b = module.function("planish_pack", [("ptr", "list"), ("i64", "tid"), ("i64", "threads")])
     frame, tid, threads = b.parameters
     jobs = b.load("ptr", b.gep("i8", frame, b.i64(JobList.jobs.offset)), 8)
@@ -156,17 +161,10 @@ def _write_body(module: Module) -> None:
     panels = _field(b, job, "panels")
     bounds = [b.bin("sdiv", b.mul(panels, t), threads) for t in (tid, b.add(tid, b.i64(1)))]
     size = _field(b, job, "item")
-    is_scaled = b.cmp("icmp ne", _field(b, job, "scale"), b.i64(0))
-    scaled = b.when(is_scaled)
-    b.call("pack_scaled", "void", [job, *bounds])
-    b.jump(each_end := b.label("packed"))
-    b.place(scaled.exit)
-    for item in ITEMS:
+    for item in items:
         fits = b.when(b.cmp("icmp eq", size, b.i64(item)))
         b.call(f"pack{item}", "void", [job, *bounds])
         fits.end()
-    b.jump(each_end)
-    b.place(each_end)
     each.end()
     b.ret()
 
@@ -249,15 +247,19 @@ class _Packer:
 
 
 def _write_pack(module: Module, item: int) -> None:
+    """pack(job, first, last): by rows, or by lanes with a scale or without."""
     packer = _Packer(module, item, f"pack{item}")
     b = packer.b
+    if item == SCALED:
+        scaled = b.when(b.cmp("icmp ne", packer.scale, Value("ptr", "null")))
+        packer.lanes(is_scaled=True)
+        b.ret()
+        b.place(scaled.exit)
     size = b.i64(item)
     close = b.bin("and", b.cmp("icmp eq", packer.lane_step, size), b.cmp("icmp eq", packer.lane_place, size))
-    rows, lanes, done = b.label("rows"), b.label("lanes"), b.label("done")
-    b.branch(close, rows, lanes)
-    for label, write in ((rows, packer.rows), (lanes, packer.lanes)):
-        b.place(label)
-        write()
-        b.jump(done)
-    b.place(done)
+    neighbours = b.when(close)
+    packer.rows()
+    b.ret()
+    b.place(neighbours.exit)
+    packer.lanes()
     b.ret()

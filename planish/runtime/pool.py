@@ -11,6 +11,9 @@ Exports (all addresses of one process-wide pool live in `planish_pool`):
         Inside a body: the next of `total` units of a launch that are `owner`'s (a tid) by right, from their
         front or from their back; `total` once all are taken. Each is given once. `launch` is below LAUNCHES
         and tells apart the launches that no barrier stands between.
+    planish_elsewhere
+        What runs programs that are to share the threads of another library, called as `planish_parallel`,
+        which it is at first and in a child after a fork (openmp.py).
     planish_start_pool()
         Once per process: after a fork the child's pool is empty and starts its own workers when first used.
 
@@ -116,7 +119,7 @@ done:
 _POOL = """\
 @planish_pool = global [{pool_bytes} x i8] zeroinitializer, align 128
 @planish_threads = global i64 1, align 8
-@planish_openmp = external global [3 x ptr]
+@planish_elsewhere = global ptr @planish_parallel, align 8
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_detach(i64)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
@@ -360,7 +363,7 @@ entry:
   call void @llvm.memset.p0.i64(ptr align 128 @planish_pool, i8 0, i64 {spins}, i1 false)
   %slots = getelementptr i8, ptr @planish_pool, i64 {slots}
   call void @llvm.memset.p0.i64(ptr align 128 %slots, i8 0, i64 {slots_bytes}, i1 false)
-  store ptr null, ptr @planish_openmp, align 8
+  store ptr @planish_parallel, ptr @planish_elsewhere, align 8
   ret void
 }}
 
@@ -386,41 +389,6 @@ spin:
   {pause}
   %next = add i32 %round, 1
   br label %look
-done:
-  ret void
-}}
-
-; an empty region, one of `count` barriers, and `n` regions, to measure with
-define void @planish_empty_body(ptr %frame, i64 %tid, i64 %threads) nounwind {{
-entry:
-  ret void
-}}
-define void @planish_barriers_body(ptr %count, i64 %tid, i64 %threads) nounwind {{
-entry:
-  %n = load i64, ptr %count, align 8
-  br label %next
-next:
-  %i = phi i64 [0, %entry], [%i1, %more]
-  %go = icmp slt i64 %i, %n
-  br i1 %go, label %more, label %done
-more:
-  call void @planish_barrier(ptr @planish_pool, i64 %tid, i64 %threads)
-  %i1 = add i64 %i, 1
-  br label %next
-done:
-  ret void
-}}
-define void @planish_regions(i64 %n, i64 %threads) nounwind {{
-entry:
-  br label %next
-next:
-  %i = phi i64 [0, %entry], [%i1, %more]
-  %go = icmp slt i64 %i, %n
-  br i1 %go, label %more, label %done
-more:
-  call void @planish_parallel(ptr @planish_pool, ptr @planish_empty_body, ptr null, i64 %threads)
-  %i1 = add i64 %i, 1
-  br label %next
 done:
   ret void
 }}

@@ -97,7 +97,7 @@ class NativeProgram:
         if not (runtime.reads_tensors and known):
             return None
         door = _TensorDoor(self._core, feeds, orders, n_arguments, missed, unwrap)
-        return runtime.builtin(door.table, door, "planish_tensors")
+        return runtime.builtin(door.table, door, on_tensors=True)
 
 
 @dataclass(frozen=True)

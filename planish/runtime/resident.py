@@ -2,18 +2,22 @@
 
 What is mapped and only read can be dropped at any time: the system reads it again should it be needed, mostly
 from its own cache of the file. So weights in a model's file are in memory only while they are packed, and
-LLVM, some 45 MB of code, only while it compiles. On systems without /proc or madvise nothing is given back.
+LLVM, some 45 MB of code, only while it compiles (compiler_memory.py). On systems without madvise nothing is
+given back.
 """
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
-from collections.abc import Iterator
-from pathlib import Path
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-_MAPPINGS = Path("/proc/self/smaps")
 _CHUNK = 16 << 20
 
 
@@ -56,27 +60,71 @@ def leave_freed() -> None:
         trim(0)
 
 
-def leave_libraries(name: str) -> None:
-    """Give back the pages of loaded libraries whose file's name has this in it: code and constants, nothing
-    that was written to. The system maps sixteen around each page that is touched (mm/memory.c,
-    fault_around_bytes), so two thirds of what stays of a library have never been read."""
-    if not (hasattr(mmap, "MADV_DONTNEED") and _MAPPINGS.exists()):
-        return
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for start, size in _read_only(name):
-        madvise(start, size, mmap.MADV_DONTNEED)
+@dataclass(frozen=True)
+class Library:
+    """A part of a loaded library that is as its file is: the file's path, and where it is mapped."""
+
+    path: str
+    start: int
+    size: int
+    is_code: bool
 
 
-def _read_only(name: str) -> Iterator[tuple[int, int]]:
-    """Where mappings of a file lie that are as the file is (Linux, proc_pid_smaps(5)): not writable, and
-    without a page of the process's own, as those are that the loader has relocated."""
-    start = size = 0
-    for line in _MAPPINGS.read_text().splitlines():
-        words = line.split()
-        if "-" in words[0]:
-            low, high = (int(end, 16) for end in words[0].split("-"))
-            is_ours = "w" not in words[1] and name in Path(words[-1]).name
-            start, size = (low, high - low) if is_ours else (0, 0)
-        elif words[0] == "Anonymous:" and words[1] == "0" and size:
-            yield start, size
+def leave_libraries(libraries: Iterable[Library]) -> None:
+    """Give back the pages of libraries."""
+    for library in libraries:
+        advise(library.start, library.size, mmap.MADV_DONTNEED)
+
+
+def loaded_libraries(name: str = "") -> list[Library]:
+    """The parts of loaded libraries, of all or of those whose path has this in it, that are mapped to be read
+    alone: the linker, which relocates what lies in the others, leaves these as they are. None on systems that
+    do not tell (dl_iterate_phdr(3))."""
+    found: list[Library] = []
+    if not (sys.platform == "linux" and hasattr(mmap, "MADV_DONTNEED")):
+        return found
+
+    def look(info: Any, size: int, _: Any) -> int:
+        library = info.contents
+        path = os.fsdecode(library.name or b"")
+        if os.path.isabs(path) and name in path:
+            for k in range(library.count):
+                part = library.parts[k]
+                if part.kind == _LOAD and not part.flags & _WRITE:
+                    start = (library.base + part.address) // mmap.PAGESIZE * mmap.PAGESIZE
+                    end = -(-(library.base + part.address + part.size) // mmap.PAGESIZE) * mmap.PAGESIZE
+                    found.append(Library(path, start, end - start, bool(part.flags & _EXECUTE)))
+        return 0
+
+    ctypes.CDLL(None).dl_iterate_phdr(_LOOK(look), None)
+    return found
+
+
+class _Part(ctypes.Structure):
+    """Elf64_Phdr"""
+
+    _fields_ = [("kind", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("offset", ctypes.c_uint64),
+                ("address", ctypes.c_uint64), ("physical", ctypes.c_uint64), ("in_file", ctypes.c_uint64),
+                ("size", ctypes.c_uint64), ("align", ctypes.c_uint64)]
+
+
+class _Loaded(ctypes.Structure):
+    """struct dl_phdr_info, as far as it is needed"""
+
+    _fields_ = [("base", ctypes.c_uint64), ("name", ctypes.c_char_p), ("parts", ctypes.POINTER(_Part)),
+                ("count", ctypes.c_uint16)]
+
+
+_LOAD, _EXECUTE, _WRITE = 1, 1, 2  # PT_LOAD, PF_X, PF_W of elf.h
+_LOOK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Loaded), ctypes.c_size_t, ctypes.c_void_p)
+
+
+def advise(start: int, size: int, advice: int) -> None:
+    """madvise(2) of memory at an address."""
+    _madvise()(start, size, advice)
+
+
+@functools.cache
+def _madvise() -> Callable[[int, int, int], int]:
+    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(
+        ("madvise", ctypes.CDLL(None)))

@@ -9,15 +9,11 @@ LLVM makes it, a third of what planish adds to a first call. Compiles for other 
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import sys
-import threading
-from contextvars import copy_context
-from functools import partial
 from typing import Any
 
-from planish.runtime.native import running, runtime
+from planish.runtime.native import running, runtime, start_ahead
 from planish.torch.floats import open_floats
 from planish.torch.frames import called_function, captured_frame, is_ours
 
@@ -43,15 +39,7 @@ def _on_start(*arguments: Any) -> None:
     _was_on.append(gc.isenabled())
     gc.disable()
     if running() is None:
-        with contextlib.suppress(RuntimeError):  # no more threads: it starts when it is needed
-            start = partial(copy_context().run, _start_runtime)
-            threading.Thread(target=start, name="planish starts").start()
-
-
-def _start_runtime() -> None:
-    """Start the runtime ahead of its first use, which raises what is wrong with it."""
-    with contextlib.suppress(Exception):
-        runtime()
+        start_ahead(lambda: runtime().image("torch"))
 
 
 def _on_end(*arguments: Any) -> None:

@@ -155,7 +155,7 @@ def test_no_page_is_writable_and_executable(objects):
 def test_bytes_round_trip(objects):
     blob = link(objects)
     assert Blob.from_bytes(blob.to_bytes()) == blob
-    assert Blob.from_bytes(native.runtime_blob().to_bytes()) == native.runtime_blob()
+    assert Blob.from_bytes(native.image_blob().to_bytes()) == native.image_blob()
 
 
 def test_weak_definitions_give_way():

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_there_is_one():
 
 def test_an_engine_may_carry_it(tmp_path):
     path = tmp_path / "runtime.bin"
-    path.write_bytes(native.runtime_blob().to_bytes())
+    path.write_bytes(native.image_blob().to_bytes())
     script = f"""
 import sys
 from planish.runtime import native
@@ -83,7 +84,71 @@ print("fine")
 
 
 def test_machines():
-    arm = native.runtime_blob("aarch64", 16)
+    arm = native.image_blob("runtime", "aarch64", 16)
     assert arm.machine == "aarch64" and Blob.from_bytes(arm.to_bytes()) == arm
     with pytest.raises(LinkError, match="'riscv64'"):
-        native.runtime_blob("riscv64")
+        native.image_blob("runtime", "riscv64")
+
+
+def test_images_are_loaded_at_first_need():
+    script = """
+import numpy as np
+from planish.runtime import native
+from tests.runtime.programs import add_program
+one = np.ones(3, "f4")
+program = add_program(shape=(3,))
+assert program(one, one).tolist() == [2.0, 2.0, 2.0] and list(native.runtime()._images) == ["runtime"]
+torch = native.runtime().image("torch")
+assert torch is native.runtime().image("torch") and torch.address("planish_tensors")
+assert program(one, one).tolist() == [2.0, 2.0, 2.0]
+print(list(native.runtime()._images))
+"""
+    assert _python(script) == "['runtime', 'torch']"
+
+
+def test_a_start_ahead_is_the_one(monkeypatch):
+    monkeypatch.setattr(native, "_running", None)
+    seen = []
+
+    def start(blob):
+        seen.append(threading.current_thread().name)
+        return SimpleNamespace(apply_threads=int)
+
+    monkeypatch.setattr(native, "Runtime", start)
+    native.start_ahead(native.runtime)
+    for thread in threading.enumerate():
+        if thread.name == "planish starts":
+            thread.join()
+    assert native.runtime() is native.running() and seen == ["planish starts"]
+
+
+def test_what_fails_ahead_is_raised_where_it_is_needed(monkeypatch):
+    monkeypatch.setattr(native, "_running", None)
+    told = []
+
+    def fails(blob):
+        told.append(threading.current_thread().name)
+        raise LinkError("no memory may be executed")
+
+    monkeypatch.setattr(native, "Runtime", fails)
+    native.start_ahead(native.runtime)
+    with pytest.raises(LinkError, match="executed"):
+        native.runtime()
+    assert "MainThread" in told
+
+
+def test_a_child_after_a_fork_waits_for_no_thread_of_its_parent():
+    script = """
+import os
+from planish.runtime import native
+native.runtime()
+native._starting.acquire()
+native.runtime().loading.acquire()
+child = os.fork()
+if not child:
+    native._running = None
+    native.runtime().image("torch")
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+    assert _python(script) == "0"

@@ -20,18 +20,20 @@ def library():
         ctypes.CDLL(openmp.LIBRARY)
     except OSError:
         pytest.skip(f"there is no {openmp.LIBRARY} here")
-    words = (ctypes.c_void_p * len(openmp.NAMES)).from_address(
-        native.runtime().code.address("planish_openmp"))
     native.runtime().join_openmp()
-    assert all(words)
+    assert _elsewhere().value == native.runtime().image("torch").address("planish_parallel_openmp")
     yield
-    words[:] = [None] * len(openmp.NAMES)
+    _elsewhere().value = native.runtime().code.address("planish_parallel")
+
+
+def _elsewhere():
+    return ctypes.c_void_p.from_address(native.runtime().code.address("planish_elsewhere"))
 
 
 def _parallel(code, frame, count):
-    runtime = native.runtime()
-    runtime._call("planish_parallel_openmp", *map(ctypes.c_void_p, (
-        runtime.pool, code.address("planish_body"), frame.ctypes.data)), ctypes.c_int64(count))
+    """As a program does that is to run on OpenMP's threads."""
+    run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)(_elsewhere().value)
+    run(native.runtime().pool, code.address("planish_body"), frame.ctypes.data, count)
 
 
 def _check_counts(code, count):

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from planish.codegen.llvm.emit import emit_object
 from planish.codegen.llvm.host import host
 from planish.runtime.kept import SMALLEST
-from planish.runtime.resident import copy_and_leave, leave, leave_libraries
+from planish.runtime.resident import copy_and_leave, leave, leave_libraries, loaded_libraries
 
 onnx = pytest.importorskip("onnx")
 SMAPS = Path("/proc/self/smaps")
@@ -76,7 +77,7 @@ def test_the_compiler_is_given_back_and_comes_again():
     for k in range(2):
         assert emit_object(f"define i32 @f{k}() {{ ret i32 {k} }}", triple)
         used = resident("libllvmlite", "r-xp r--p")
-        leave_libraries("llvmlite")
+        leave_libraries(loaded_libraries("libllvmlite"))
         assert resident("libllvmlite", "r-xp r--p") < used / 2
 
 
@@ -85,9 +86,47 @@ def test_all_libraries_are_given_back_and_come_again():
     a = rng.standard_normal((200, 200))
     expected = np.linalg.inv(a)
     used = resident(".so", "r-xp r--p")
-    leave_libraries(".so")
+    leave_libraries(loaded_libraries())
     assert resident(".so", "r-xp r--p") < used / 2
     assert (np.linalg.inv(a) == expected).all()
+
+
+@linux
+def test_nothing_the_process_wrote_to_is_given_back():
+    """Against the system's own count of pages that are the process's (proc_pid_smaps(5))."""
+    head = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+p .*\n(?:[A-Z].*\n)*?Anonymous: +(\d+) kB", re.MULTILINE)
+    own = {int(low, 16): int(kb) for low, _, kb in head.findall(Path("/proc/self/smaps").read_text())}
+    found = loaded_libraries()
+    assert len({one.path for one in found}) > 3 and any(one.is_code for one in found)
+    assert [one for one in found if own.get(one.start)] == []
+
+
+@linux
+def test_the_compiler_in_windows_takes_less():
+    script = """
+from planish.codegen.llvm.emit import emit_object, llvm_is_loaded
+from planish.codegen.llvm.host import host
+from planish.runtime.compiler_memory import leave_llvm, load_llvm
+from tests.runtime.test_resident import resident
+import sys
+if len(sys.argv) > 1:
+    load_llvm()
+    load_llvm()
+    assert llvm_is_loaded()
+emit_object("define i32 @f() { ret i32 1 }", host().triple)
+used = resident("libllvmlite", "r-xp")
+leave_llvm()
+left = resident("libllvmlite", "r-xp")
+emit_object("define i32 @g() { ret i32 2 }", host().triple)
+print(used, left)
+"""
+    def run(*arguments):
+        done = subprocess.run([sys.executable, "-c", script, *arguments], check=True, capture_output=True,
+                              text=True, timeout=60)
+        return [int(word) for word in done.stdout.split()]
+
+    plain, (used, left) = run()[0], run("windows")
+    assert used < 0.6 * plain and left == 0
 
 
 def product(path: Path, size: int) -> np.ndarray:

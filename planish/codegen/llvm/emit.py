@@ -10,6 +10,7 @@ import ctypes
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from planish.codegen.llvm.host import usable_cpus
@@ -36,6 +37,10 @@ def start_llvm() -> None:
     _llvm()
 
 
+def llvm_is_loaded() -> bool:
+    return _llvm.cache_info().currsize > 0
+
+
 @functools.cache
 def _foreign_targets() -> None:
     """Those of other machines; 10 MB of code that a compile for this one has no use for."""
@@ -51,11 +56,20 @@ def emit_object(ir_text: str, triple: str, cpu: str = "", features: str = "", pa
     return _object([ir_text], triple, cpu, features, passes, cg_level)
 
 
-def emit_each(texts: Sequence[str], triple: str, passes: Passes) -> list[bytes]:
+@dataclass(frozen=True)
+class Effort:
+    """A module, and what LLVM is to do for it: `passes` and `cg_level` of `emit_object`."""
+
+    text: str
+    passes: Passes
+    cg_level: int
+
+
+def emit_each(modules: Sequence[Effort], triple: str) -> list[bytes]:
     """The object of each module, for any CPU of its kind; compiled on all CPUs here."""
     _llvm()
     with ThreadPoolExecutor(usable_cpus()) as pool:
-        return list(pool.map(lambda text: emit_object(text, triple, passes=passes), texts))
+        return list(pool.map(lambda m: emit_object(m.text, triple, "", "", m.passes, m.cg_level), modules))
 
 
 def emit_assembly(ir_text: str, triple: str, cpu: str = "", features: str = "", passes: Passes = "lite",
