@@ -39,7 +39,7 @@ from planish.runtime.digest import digests
 from planish.runtime.packing import Wanted, arrays_over, bytes_of, whole_lines
 from planish.runtime.resident import leave
 
-SMALLEST = 64 << 20  # bytes of constants from which they are kept: fewer are packed as soon
+SMALLEST = 8 << 20   # bytes of constants from which they are kept: fewer are packed as soon
 WINDOW = 8 << 20     # bytes of arrays that are read at once
 _MAGIC = b"PLKEPT01"
 _TRAILER = struct.Struct("<8s32s36s32s")

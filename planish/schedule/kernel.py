@@ -22,10 +22,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
-from math import prod
 
 from planish.schedule.products import NUMBERS, Product
-from planish.types import INT64, Dim, DType, Shape, TensorType, symbol, symbols_of
+from planish.types import INT64, Dim, DType, Shape, TensorType, substitute, symbol, symbols_of
+from planish.types.dim import maximum
 
 
 @dataclass(frozen=True)
@@ -355,5 +355,14 @@ def kernel_dims(kernel: Kernel) -> Iterator[Dim]:
             yield stage.count
 
 
-def points(axes: tuple[Axis, ...]) -> Dim:
-    return prod((a.extent for a in axes), start=1)
+def points(axes: Iterable[Axis]) -> Dim:
+    """How many points axes have, at most; the extent of one that depends on others is that of their first or
+    last value."""
+    total: Dim = 1
+    first: dict[str, Dim] = {}
+    last: dict[str, Dim] = {}
+    for axis in axes:
+        extent = maximum(substitute(axis.extent, first), substitute(axis.extent, last))
+        first[axis.name], last[axis.name] = 0, extent - 1
+        total *= extent
+    return total

@@ -58,11 +58,10 @@ def _record(kernel: Kernel, hint: dict[str, int]) -> KernelRecord:
 def _loaded(kernel: Kernel, hint: dict[str, int]) -> dict[Buffer, int]:
     """Bytes of all loads from each buffer that is only read: fewer than it has where most is not asked for.
     """
-    shared = _points(kernel.shared, hint)
     found: Counter[Buffer] = Counter()
     for stage in kernel.stages:
         if isinstance(stage, Stage):
-            times = shared * _points(stage_axes(stage), hint)
+            times = _times(kernel, stage, hint)
             loads = (x.buffer for x in walk(*stage_values(stage)) if isinstance(x, Load))
             found.update({b: n * times * b.dtype.itemsize for b, n in Counter(loads).items()})
     return {b: n for b, n in found.items() if b not in kernel.outputs}
@@ -70,20 +69,17 @@ def _loaded(kernel: Kernel, hint: dict[str, int]) -> dict[Buffer, int]:
 
 def _flops(kernel: Kernel, hint: dict[str, int]) -> int:
     """One for each pointwise op and each step of a reduction, at every point."""
-    shared = _points(kernel.shared, hint)
     total = 0
     for stage in kernel.stages:
         if isinstance(stage, Stage):
             ops = sum(isinstance(x, Apply) and x.dtype.is_float for x in walk(*stage_values(stage)))
-            total += shared * _points(stage_axes(stage), hint) * (ops + bool(stage.combine))
+            total += _times(kernel, stage, hint) * (ops + bool(stage.combine))
     return total
 
 
-def _points(axes: tuple, hint: dict[str, int]) -> int:
-    try:
-        return hinted(points(axes), hint)
-    except KeyError:
-        return prod(hinted(a.extent, {**hint, **{b.name: 1 for b in axes}}) for a in axes)
+def _times(kernel: Kernel, stage: Stage, hint: dict[str, int]) -> int:
+    """How often a stage is run, at most."""
+    return hinted(points((*kernel.shared, *stage_axes(stage))), hint)
 
 
 def _bytes(type_: TensorType, hint: dict[str, int]) -> int:

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import cast
 
-from planish.schedule.kernel import Axis, Kernel, stage_axes
+from planish.schedule.kernel import Kernel, points, stage_axes
 from planish.schedule.program import For, If, Launch, Program, Step, While, every_step
 from planish.schedule.roles import contraction_of
-from planish.types import Dim, is_static, substitute
+from planish.types import Dim, is_static
 from planish.types.dim import maximum
 
 SMALL_WORK = 1 << 17        # of a contraction, below which one thread is enough: 3 us
@@ -34,7 +34,7 @@ def is_shared(kernel: Kernel) -> bool:
 def work_of(kernel: Kernel) -> Dim:
     """Multiply-adds of a contraction and the fetching of its right operand, or as much time in other points.
     """
-    each = [_points((*kernel.shared, *stage_axes(s))) for s in kernel.stages]
+    each = [points((*kernel.shared, *stage_axes(s))) for s in kernel.stages]
     return each[0] + _fetching(kernel) if kernel.tile is not None else sum(each, start=cast(Dim, 0)) * POINT
 
 
@@ -43,7 +43,7 @@ def _fetching(kernel: Kernel) -> Dim:
     tile, parts = kernel.tile, contraction_of(kernel)
     assert tile is not None and parts is not None
     used = [a for a in (*kernel.shared, *parts.sum.axes) if a.name not in tile.m]
-    return _points(used) * (parts.right.dtype.itemsize * BYTE)
+    return points(used) * (parts.right.dtype.itemsize * BYTE)
 
 
 def shared_work(program: Program) -> Dim:
@@ -72,16 +72,3 @@ def _shared_works(steps: Sequence[Step]) -> Iterator[Dim]:
 
 def kernels_in(step: Step) -> list[Kernel]:
     return [s.kernel for s in every_step([step]) if isinstance(s, Launch)]
-
-
-def _points(axes: Sequence[Axis]) -> Dim:
-    """How many points axes have, at most; the extent of one that depends on others is that of their first or
-    last value."""
-    total: Dim = 1
-    first: dict[str, Dim] = {}
-    last: dict[str, Dim] = {}
-    for axis in axes:
-        extent = maximum(substitute(axis.extent, first), substitute(axis.extent, last))
-        first[axis.name], last[axis.name] = 0, extent - 1
-        total *= extent
-    return total

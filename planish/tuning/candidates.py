@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from planish.schedule import products
-from planish.schedule.kernel import Kernel, RegisterTile, stage_axes
+from planish.schedule.kernel import Kernel, RegisterTile, points, stage_axes
 from planish.schedule.machine import Machine
 from planish.schedule.scalars import hinted
 
@@ -38,12 +38,7 @@ def moves(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Groups:
 
 def work(kernel: Kernel, hint: dict[str, int]) -> int:
     """Points of all stages, for estimates."""
-    shared = _points(kernel.shared, hint)
-    return shared * sum(_points(stage_axes(s), hint) for s in kernel.stages)
-
-
-def _points(axes: tuple, hint: dict[str, int]) -> int:
-    return prod(max(1, hinted(a.extent, {**hint, **{b.name: 0 for b in axes}})) for a in axes)
+    return sum(hinted(points((*kernel.shared, *stage_axes(s))), hint) for s in kernel.stages)
 
 
 def _of_contraction(kernel: Kernel, tile: RegisterTile, machine: Machine, hint: dict[str, int]) -> Groups:
