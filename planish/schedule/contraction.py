@@ -30,10 +30,13 @@ from planish.schedule.panels import (
     lies_in_blocks,
     lies_in_rows,
     multiplying,
+    in_blocks,
     packed_left,
+    packed_narrow,
     packed_right,
     repays_packing,
     widened_left,
+    widened_weights,
 )
 from planish.schedule.products import BLOCK, NUMBERS, product_of
 from planish.schedule.roles import (
@@ -101,11 +104,16 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
                                                   _cycles(kernel, r, hint, buffers, width)))
     if _packs_for_one_use(roles, buffers):
         return None
+    found = widened_weights(kernel, roles, buffers, disable)
+    if found is not None:
+        kernel, roles = in_blocks(kernel, roles, found.block)
     tile = _tile_for(kernel, roles, lanes, machine, hint, choice)
     if width_of(kernel, roles, hint) < tile.lanes // 2:
         return None
     kernel, roles, before = _laid_left(kernel, roles, tile, buffers, machine, hint)
-    if is_read_in_place(roles, buffers) and not repays_packing(kernel, roles, hint):
+    if found is not None:
+        kernel = _tiled(packed_narrow(kernel, roles, tile, found, buffers), roles, tile)
+    elif is_read_in_place(roles, buffers) and not repays_packing(kernel, roles, hint):
         kernel = _tiled(multiplying(kernel, roles.lhs, roles.rhs), roles, replace(tile, packed=False))
     else:
         kernel, packing = packed_right(kernel, roles, tile, buffers, machine, hint, disable)

@@ -5,7 +5,6 @@ values of their type. The functions here are the meaning; the runtime has faster
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from planish.ops.content import Content, derivation, question
+from planish.schedule.views import View, behind
 from planish.types import INT8
 
 
@@ -51,10 +51,10 @@ def packed(content: Content, start: int, sizes: tuple[int, ...], strides: tuple[
     side, [panel, k..., k / 2, lane, 2]; the last axis is filled up with 0 to a `whole` number of steps."""
     shape = panels_shape(sizes, width, pair, whole)
     while content.derivation is not None and content.derivation.is_movement:
-        view = _before(content, start, sizes, strides)
-        if view is None:
+        view = behind(content, View.of(start, sizes, strides))
+        if view is None or view.strides is None:
             break
-        start, strides = view
+        start, strides = view.start, view.strides
         content = content.derivation.sources[0]
     parameters = (start, sizes, strides, width, pair, whole)
     sources = scaled_columns(content, start, sizes, strides) or (content,)
@@ -75,40 +75,6 @@ def scaled_columns(content: Content, start: int, sizes: tuple[int, ...],
     row = prod(d for d in shape[1:] if isinstance(d, int))
     inside = start + sum((size - 1) * stride for size, stride in zip(sizes[1:], strides[1:]))
     return (weights, scale) if strides[0] == row and sizes[0] == shape[0] and inside < row else None
-
-
-def _before(content: Content, start: int, sizes: tuple[int, ...],
-            strides: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
-    """Start and strides of a view of a moved content in what it was moved from; None where an axis of the
-    view is not part of one axis of the content."""
-    made = content.derivation
-    assert made is not None
-    if made.parameters[0] == "reshape":
-        return start, strides
-    order = made.parameters if made.function == "transposed" else made.parameters[1]
-    old_shape, new_shape = (tuple(d for d in c.type.shape if isinstance(d, int))
-                            for c in (made.sources[0], content))  # those of constants are all known
-    source = _row_major(old_shape)
-    axes = [(step, size, source[k]) for step, size, k in
-            zip(_row_major(new_shape), new_shape, order) if size > 1]
-    reach = [start // step % size for step, size, _ in axes]
-    first = sum(at * old for at, (_, _, old) in zip(reach, axes))
-    new: list[int] = []
-    for size, stride in zip(sizes, strides):
-        k = next((k for k, (step, _, _) in enumerate(axes) if stride % step == 0), None)
-        if size == 1 or k is None:
-            new.append(0)
-            reach += [] if size == 1 else [1 << 62]
-            continue
-        step, _, old = axes[k]
-        reach[k] += stride // step * (size - 1)
-        new.append(stride // step * old)
-    fits = len(reach) == len(axes) and all(at < size for at, (_, size, _) in zip(reach, axes))
-    return (first, tuple(new)) if fits else None
-
-
-def _row_major(shape: Sequence[int]) -> list[int]:
-    return [prod(shape[k + 1:]) for k in range(len(shape))]
 
 
 def panels_shape(sizes: tuple[int, ...], width: int, pair: int, whole: int) -> tuple[int, ...]:

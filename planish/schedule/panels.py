@@ -44,9 +44,11 @@ from planish.schedule.products import NUMBERS, Product
 from planish.schedule.rebuild import substitute_axes
 from planish.schedule.roles import Roles, axes_of, contraction_of, is_contiguous, rows_of, width_of
 from planish.schedule.scalars import apply, both, cast_to, hinted
+from planish.schedule.widened import Widened, columns, is_worth, widened
 from planish.types import (
     BOOL,
     FLOAT32,
+    FLOAT64,
     INT16,
     Dim,
     DType,
@@ -65,7 +67,7 @@ SPREAD_LEFT = 64, 1 << 16
 PANELS_SIDE_BY_SIDE = 4  # filled at once from one row
 
 
-def multiplying(kernel: Kernel, lhs: Load, rhs: Load) -> Kernel:
+def multiplying(kernel: Kernel, lhs: Load, rhs: Scalar) -> Kernel:
     """The kernel summing lhs * rhs, in this order."""
     first, *rest = kernel.stages
     assert isinstance(first, Stage)
@@ -198,6 +200,56 @@ def in_whole_steps(kernel: Kernel, name: str, product: Product) -> Kernel:
     return replace(kernel, stages=(replace(first, axes=axes), *rest))
 
 
+def widened_weights(kernel: Kernel, roles: Roles, buffers: Buffers, disable: frozenset[str]) -> Widened | None:
+    """How a constant right operand follows from narrower numbers, where its panels are to hold those."""
+    content = buffers.constants.get(buffers.owner(roles.rhs.buffer.name))
+    is_whole = not set(roles.batch) & axes_of(roles.rhs)
+    if content is None or content.type.dtype not in (FLOAT32, FLOAT64) or not is_whole or not {"prepack", "widen"}.isdisjoint(disable):
+        return None
+    found = widened(content, *_view(roles, _extents(kernel)))
+    return found if found is not None and is_worth(found, content.type.dtype) else None
+
+
+def in_blocks(kernel: Kernel, roles: Roles, block: int) -> tuple[Kernel, Roles]:
+    """The kernel with its sum over blocks of k, and over k in a block."""
+    first, name = kernel.stages[0], roles.k[-1]
+    axis = next(a for a in stage_axes(first) if a.name == name)
+    if block == 0 or block == axis.extent:
+        return kernel, roles
+    kernel = steps.split(kernel, axis, block)
+    outer, inner = (a for a in stage_axes(kernel.stages[0]) if a.name in (name, f"{name}i"))
+    at = {name: outer.symbol * block + inner.symbol}
+    lhs, rhs = (Load(x.buffer, tuple(substitute(i, at) for i in own_dims(x))) for x in (roles.lhs, roles.rhs))
+    return kernel, replace(roles, k=(*roles.k, inner.name), lhs=lhs, rhs=rhs)
+
+
+def packed_narrow(kernel: Kernel, roles: Roles, tile: RegisterTile, found: Widened,
+                  buffers: Buffers) -> Kernel:
+    """The kernel over panels of the narrow numbers of constant weights, which it widens as it loads them.
+    What else that takes lies beside: a row for each block of k, filled up to whole panels."""
+    width, extent = tile.vectors * tile.lanes, _extents(kernel)
+    at = {a.name: a.symbol for a in (*kernel.shared, *stage_axes(kernel.stages[0]))}
+    source, view = roles.rhs.buffer, found.narrow.view
+    sizes, strides = tuple(_known(extent[a]) for a in (roles.n, *roles.k)), view.strides
+    assert strides is not None
+    is_blocked = len(sizes) > len(strides)
+    if is_blocked:
+        strides = strides[0], sizes[2] * strides[1], strides[1]
+    content = packing.packed(found.narrow.content, view.start, sizes, strides, width)
+    panels = buffers.add(Buffer(f"{source.name}_panels{len(buffers.scratch)}", content.type), content)
+    n, lanes = at[roles.n], -(-sizes[0] // width) * width
+    loads = {found.narrow: Load(panels, (n // width, *(at[a] for a in roles.k), n % width))}
+    for leaf in found.sides:
+        blocks = sizes[1] if leaf.block and is_blocked else 1
+        beside = columns(leaf, blocks, sizes[0], lanes)
+        buffer = buffers.add(Buffer(f"{source.name}_beside{len(buffers.scratch)}", beside.type), beside)
+        loads[leaf] = Load(buffer, (at[roles.k[0]] if blocks > 1 else 0, n))
+    inputs = dict.fromkeys((*_still_read(kernel, roles), *(x.buffer for x in loads.values())))
+    kernel = multiplying(kernel, roles.lhs, found.scalar(loads.__getitem__))
+    kernel = replace(kernel, inputs=tuple(inputs)).with_step(Step("pack", (panels.name, width)))
+    return kernel.with_step(Step("widen", (panels.name,)))
+
+
 def packed_right(kernel: Kernel, roles: Roles, tile: RegisterTile, buffers: Buffers, machine: Machine,
                  hint: dict[str, int], disable: frozenset[str]) -> tuple[Kernel, list[Kernel]]:
     """The kernel over packed panels, and the kernel that packs them when they are not constant."""
@@ -323,13 +375,17 @@ def _by_lines(kernel: Kernel, panels: Axis) -> Kernel:
 def packed_content(content: Content, roles: Roles, extent: dict[str, Dim], width: int,
                    product: Product) -> Content:
     """The panels of a constant right operand."""
+    return packing.packed(content, *_view(roles, extent), width, product.pair, product.steps)
+
+
+def _view(roles: Roles, extent: dict[str, Dim]) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Of a constant right operand as [n, k...]: where it begins, sizes and strides."""
     access = Access(roles.rhs.buffer, roles.rhs.index)
     axes = (roles.n, *roles.k)
     offset = roles.rhs.buffer.offset(own_dims(roles.rhs))
     start = _known(substitute(offset, dict.fromkeys((*roles.batch, *axes), 0)))
     strides = tuple(_known(stride_along(access, a)) for a in axes)
-    sizes = tuple(_known(extent[a]) for a in axes)
-    return packing.packed(content, start, sizes, strides, width, product.pair, product.steps)
+    return start, tuple(_known(extent[a]) for a in axes), strides
 
 
 def _known(size: Dim | None) -> int:

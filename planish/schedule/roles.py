@@ -26,6 +26,7 @@ from planish.schedule.kernel import (
     own_dims,
     stage_axes,
     stage_stores,
+    walk,
 )
 from planish.schedule.products import PAIRED
 from planish.schedule.rebuild import is_scalar
@@ -51,12 +52,15 @@ SUMMED = (FLOAT32, FLOAT64, INT32, INT64, UINT32, UINT64)  # dtypes of accumulat
 
 @dataclass(frozen=True)
 class Contraction:
-    """The parts of a kernel that is one: a sum of products `left * right`, then stages without loops."""
+    """The parts of a kernel that is one: a sum of products `left * right`, then stages without loops. Of
+    panels of weights that are widened as they are loaded `right` is the panels, and `widened` what becomes
+    of a number there."""
 
     sum: Stage
     left: Load
     right: Load
     epilogue: tuple[Stage, ...]
+    widened: Scalar | None = None
 
     @property
     def is_paired(self) -> bool:
@@ -90,9 +94,18 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
     if first.dtype not in SUMMED or not isinstance(value, Apply) or value.op != "mul":
         return None
     left, right = (_factor(x) for x in value.args)
+    if left is not None and right is None and kernel.tile is not None:
+        panels = _widened(value.args[1], kernel.tile.k[-1])
+        return None if panels is None else Contraction(first, left, panels, epilogue, value.args[1])
     if left is None or right is None or (left.dtype in PAIRED) != (right.dtype in PAIRED):
         return None
     return Contraction(first, left, right, epilogue)
+
+
+def _widened(factor: Scalar, k: str) -> Load | None:
+    """The one load of a factor that changes with each step of k."""
+    found = [x for x in walk(factor) if isinstance(x, Load) and k in axes_of(x)]
+    return found[0] if len(found) == 1 else None
 
 
 def _factor(x: Scalar) -> Load | None:

@@ -330,10 +330,13 @@ class TileWriter(LoopWriter):
     def tile_at(self, rows: list[TileRow], row: Value, panel: Value, at_once: int, *, partial: bool) -> None:
         column = self.b.mul(panel, self.b.i64(self.width))
         left = [r.pointer for r in rows]
-        right = self.panel_pointers(panel, column, at_once)
+        right = self.panel_pointers(column, at_once)
+        widening = self.sums.widening
+        beside = [] if widening is None else list(zip(*(self.panel_pointers(column, at_once, x)
+                                                        for x in widening.beside))) or [()] * at_once
         masks = self.column_masks(column) if partial else [None] * self.tile.vectors
         self.b.free_registers(self.tile.lanes * self.size)
-        totals = self.sums.write(left, right, masks, self.apart())
+        totals = self.sums.write(left, right, masks, self.apart(), beside)
         if partial:
             self.keep(totals)
             self.partial_epilogue(row, self.b.i64(len(rows)), column, len(masks) * self.tile.lanes)
@@ -358,13 +361,13 @@ class TileWriter(LoopWriter):
         zero = dict.fromkeys((a.name for a in self.k), 0)
         return tuple(substitute(i, zero) for i in own_dims(load))
 
-    def panel_pointers(self, panel: Value, column: Value, at_once: int) -> list[Value]:
-        """Where the panels of the right operand begin."""
-        found = []
+    def panel_pointers(self, column: Value, at_once: int, load: Load | None = None) -> list[Value]:
+        """Where the panels of the right operand begin, or of what lies beside them."""
+        load, found = load or self.rhs, []
         for turn in range(at_once):
             at = column if turn == 0 else self.b.add(column, self.b.i64(turn * self.width))
             outside, self.e.scope = self.e.scope, Scope(self.e.scope, {self.n.name: at})
-            found.append(self.e.pointer(self.rhs.buffer, self.at_k_zero(self.rhs)))
+            found.append(self.e.pointer(load.buffer, self.at_k_zero(load)))
             self.e.scope = outside
         return found
 

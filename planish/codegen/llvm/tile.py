@@ -15,10 +15,11 @@ from collections.abc import Sequence
 
 from planish.codegen.llvm import products, registers
 from planish.codegen.llvm.builder import Builder, Value, mangle, vector
+from planish.codegen.llvm.elementwise import emit
 from planish.codegen.llvm.expressions import Expressions
 from planish.codegen.llvm.products import PAIR
 from planish.schedule.access import Access, stride_along
-from planish.schedule.kernel import Axis, Kernel, Load
+from planish.schedule.kernel import Apply, Axis, Kernel, Load, Scalar, walk
 from planish.schedule.roles import contraction_of
 from planish.types import INT8, Dim, is_static
 
@@ -46,13 +47,17 @@ class TileSums:
         self.k = [axes[name] for name in tile.k]
         self.strides = [{a.name: self.stride(load, a) for a in self.k} for load in (self.lhs, self.rhs)]
         self.unroll = next(int(s.arguments[1]) for s in kernel.steps if s.name == "unroll")
+        self.widening = None if parts.widened is None else Widening(b, e, parts.widened, self.rhs, self.k[0],
+                                                                   tile.lanes, numerics)
 
-    def write(self, left: Sequence[Value], right: Sequence[Value], masks: Masks,
-              apart: int | None) -> list[list[Value]]:
+    def write(self, left: Sequence[Value], right: Sequence[Value], masks: Masks, apart: int | None,
+              beside: Sequence[Sequence[Value]] = ()) -> list[list[Value]]:
         """The accumulators of a tile after all of k, from where its rows and panels begin. `apart`: bytes
-        between its rows, where all lie so."""
+        between its rows, where all lie so. `beside`: of each panel, where what widens it begins."""
         b = self.b
         self.know_steps()
+        if self.widening is not None:
+            self.widening.begin(beside, len(masks))
         self.left, self.right, self.masks = self.beginnings(left, apart), self.beginnings(right, None), masks
         per_row = len(right) * len(masks)
         zero = registers.constant(b, self.dtype.name, 0, self.lanes)
@@ -96,6 +101,8 @@ class TileSums:
             return self.innermost(axis, carry)
         b = self.b
         loop = b.loop(b.i64(0), self.e.dim(axis.extent), b.i64(1), carry, hint="k")
+        if self.widening is not None and axis is self.k[0]:
+            self.widening.load_block(loop.index)
         _, _, *totals = self.loops(inner, loop.carry)
         beyond = [b.add(loop.carry[side], self.step(side, axis)) for side in (LEFT, RIGHT)]
         return loop.end([*beyond, *totals])
@@ -149,6 +156,8 @@ class TileSums:
         element, size = registers.memory_type(self.rhs.dtype.name), self.lanes
         columns = [self.right_vector(self.b.gep(element, p, self.b.i64(j * size)), mask)
                    for p in right for j, mask in enumerate(self.masks)]
+        if self.widening is not None:
+            columns = [self.widening.widened(column, at) for at, column in enumerate(columns)]
         for i, pointer in enumerate(left):
             many = self.left_number(pointer)
             for at, column in enumerate(columns, i * len(columns)):
@@ -215,3 +224,45 @@ class TileSums:
         zero = self.b.const(type_, 0)
         name = f"llvm.masked.load.{mangle(type_)}.p0"
         return self.b.call(name, type_, [pointer, Value("i32", str(self.dtype.itemsize)), mask, zero])
+
+
+class Widening:
+    """Writes what becomes of narrow weights as they are loaded: the factor's expression, whose other operands
+    are vectors that hold along k, or along a block of it."""
+
+    def __init__(self, b: Builder, e: Expressions, factor: Scalar, panels: Load, outer: Axis, lanes: int,
+                 numerics: str):
+        self.b, self.factor, self.panels, self.lanes, self.numerics = b, factor, panels, lanes, numerics
+        self.beside = [x for x in walk(factor) if isinstance(x, Load) and x is not panels]
+        strides = (stride_along(Access(x.buffer, x.index), outer.name) for x in self.beside)
+        self.steps = [e.dim(x.dtype.itemsize * stride) for x, stride in zip(self.beside, strides)
+                      if stride is not None]
+        self.pointers: list[list[Value]] = []
+        self.vectors: list[dict[int, Value]] = []
+        self.per_panel = 1
+
+    def begin(self, pointers: Sequence[Sequence[Value]], per_panel: int) -> None:
+        """Of a tile: for each panel where the others begin, and how many vectors a panel has."""
+        self.pointers, self.per_panel = [[self.b.opaque(p) for p in ps] for ps in pointers], per_panel
+        self.load_block(self.b.i64(0))
+
+    def load_block(self, block: Value) -> None:
+        """The vectors of the others in a block, [panel and vector]."""
+        b = self.b
+        moved = [[b.gep("i8", p, b.mul(block, step)) for p, step in zip(ps, self.steps)]
+                 for ps in self.pointers]
+        self.vectors = [{id(x): self.vector(x, p, j) for x, p in zip(self.beside, ps)}
+                        for ps in moved for j in range(self.per_panel)]
+
+    def vector(self, load: Load, pointer: Value, j: int) -> Value:
+        near = self.b.i64(j * self.lanes * load.dtype.itemsize)
+        return registers.load(self.b, load.dtype.name, self.b.gep("i8", pointer, near), self.lanes)
+
+    def widened(self, narrow: Value, at: int) -> Value:
+        """A loaded vector, the `at`-th of a step, widened."""
+        known = {**self.vectors[at], id(self.panels): narrow}
+        for x in walk(self.factor):
+            if isinstance(x, Apply):
+                args, dtypes = [known[id(a)] for a in x.args], tuple(a.dtype.name for a in x.args)
+                known[id(x)] = emit(self.b, x.op, dtypes, x.dtype.name, args, self.numerics)
+        return known[id(self.factor)]
