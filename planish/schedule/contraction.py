@@ -23,6 +23,7 @@ from planish.schedule.kernel import (
 )
 from planish.schedule.machine import Machine
 from planish.schedule.panels import (
+    in_blocks,
     in_whole_steps,
     is_window,
     left_rows,
@@ -30,7 +31,6 @@ from planish.schedule.panels import (
     lies_in_blocks,
     lies_in_rows,
     multiplying,
-    in_blocks,
     packed_left,
     packed_narrow,
     packed_right,
@@ -104,7 +104,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
                                                   _cycles(kernel, r, hint, buffers, width)))
     if _packs_for_one_use(roles, buffers):
         return None
-    found = widened_weights(kernel, roles, buffers, disable)
+    found = widened_weights(kernel, roles, buffers, machine, hint, disable)
     if found is not None:
         kernel, roles = in_blocks(kernel, roles, found.block)
     tile = _tile_for(kernel, roles, lanes, machine, hint, choice)

@@ -22,6 +22,7 @@ from planish.schedule.fuse import Fused, fuse
 from planish.schedule.kernel import Axis, Buffer, Kernel, Load, Stage, Store
 from planish.schedule.layout import assign_layouts, in_memory_order
 from planish.schedule.machine import Machine
+from planish.schedule.panels import told_narrow
 from planish.schedule.prepare import prepare
 from planish.schedule.program import CONTROL, CheckStep, For, If, Launch, Step, every_step
 from planish.schedule.rebuild import replace_buffers
@@ -145,6 +146,7 @@ class Lowering:
         made = [kernel] if "schedule" in self.disable else schedule_kernel(
             kernel, machine, self.hint, buffers, self.disable, self.choose(kernel, buffers))
         made = [with_work(k, self.machine.threads, buffers) for k in made]
+        self.decisions += told_narrow(made[-1])
         if self.observe is not None:
             self.observe(kernel, made[-1])
         self.seconds["schedule"] += perf_counter() - start

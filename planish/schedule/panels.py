@@ -200,14 +200,28 @@ def in_whole_steps(kernel: Kernel, name: str, product: Product) -> Kernel:
     return replace(kernel, stages=(replace(first, axes=axes), *rest))
 
 
-def widened_weights(kernel: Kernel, roles: Roles, buffers: Buffers, disable: frozenset[str]) -> Widened | None:
+def widened_weights(kernel: Kernel, roles: Roles, buffers: Buffers, machine: Machine, hint: dict[str, int],
+                    disable: frozenset[str]) -> Widened | None:
     """How a constant right operand follows from narrower numbers, where its panels are to hold those."""
     content = buffers.constants.get(buffers.owner(roles.rhs.buffer.name))
-    is_whole = not set(roles.batch) & axes_of(roles.rhs)
-    if content is None or content.type.dtype not in (FLOAT32, FLOAT64) or not is_whole or not {"prepack", "widen"}.isdisjoint(disable):
+    if content is None or content.type.dtype not in (FLOAT32, FLOAT64) or disable & {"prepack", "widen"}:
+        return None
+    if set(roles.batch) & axes_of(roles.rhs):
         return None
     found = widened(content, *_view(roles, _extents(kernel)))
-    return found if found is not None and is_worth(found, content.type.dtype) else None
+    is_kept = found is not None and is_worth(found, content.type.dtype, rows_of(kernel, roles, hint), machine)
+    return found if is_kept else None
+
+
+def told_narrow(kernel: Kernel) -> list[str]:
+    """A line for weights that a kernel reads as narrow as they were given: bytes, and what they would be."""
+    names = {s.arguments[0] for s in kernel.steps if s.name == "widen"}
+    parts = contraction_of(kernel)
+    if parts is None:
+        return []
+    wide = parts.sum.dtype
+    return [f"{kernel.name}: its weights stay {b.dtype.name}, {b.type.size * b.dtype.itemsize} bytes, not "
+            f"{b.type.size * wide.itemsize} of {wide.name}" for b in kernel.inputs if b.name in names]
 
 
 def in_blocks(kernel: Kernel, roles: Roles, block: int) -> tuple[Kernel, Roles]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from planish.ops.content import Content, ask, derivation
 from planish.schedule.kernel import Apply, Scalar
+from planish.schedule.machine import Machine
 from planish.schedule.views import View, behind, sizes_of
 from planish.types import (
     BFLOAT16,
@@ -41,7 +42,7 @@ COMPUTED = (INT16, INT32, FLOAT32, FLOAT64)
 MOVEMENT = frozenset({"reshape", "transpose", "broadcast_to", "slice"})
 MOST_STEPS = 6      # of arithmetic
 LEAST_BLOCK = 8     # steps of k that a block has
-LEAST_BYTES = 256 << 10  # of wide weights: fewer stay in the caches
+FEW_ROWS = 32       # that weights meet: 32 of them take about as long as to read float32 from memory
 KNOWN = 64 << 10    # bytes of zero points that are looked at
 
 
@@ -196,6 +197,9 @@ def _places(digits: tuple[tuple[int, int], ...]) -> np.ndarray:
     return found
 
 
-def is_worth(found: Widened, wide: DType) -> bool:
-    """Whether so many weights are to stay narrow: those that caches hold are read as fast when wide."""
-    return prod(sizes_of(found.narrow.content)) * wide.itemsize >= LEAST_BYTES
+def is_worth(found: Widened, wide: DType, rows: int, machine: Machine) -> bool:
+    """Whether weights are to stay narrow, of a product of so many rows. Those that a core's cache holds are
+    read as fast when wide; where each meets many rows, widening them in every tile takes more than memory
+    does, and only what would crowd the shared cache stays narrow."""
+    size = prod(sizes_of(found.narrow.content)) * wide.itemsize
+    return size >= machine.l2 // 2 and (rows <= FEW_ROWS or size >= machine.l3 // 4)

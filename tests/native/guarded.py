@@ -37,7 +37,7 @@ from planish.types import (
     symbol,
 )
 from tests.native.emulated import AMX, AVX512_BF16, emulated
-from tests.native.targets import Case, check, code_for
+from tests.native.targets import Case, check, code_for, quantised
 
 PAGE = mmap.PAGESIZE
 N = symbol("N", 1, 40)
@@ -169,6 +169,7 @@ RUN_TIME: dict[str, Program] = {
     "product of weights": (product_of_weights, "contraction", ((F, (N, 37)),)),
     **{f"product {d}": (product, "contraction", ((d, (N, N)), (d, (N, N)))) for d in (FLOAT16, BFLOAT16)},
     "product of weights bf16": (product_of_weights, "contraction", ((BFLOAT16, (N, 37)),)),
+    "product of quantised weights": (quantised, "contraction", ((F, (N, 288)),)),
     "attention": (attention, "composite", ((F, (2, N, 9)), (F, (2, N, 9)), (F, (2, N, 13)))),
     "batches": (product, "contraction", ((F, (3, 5, N)), (F, (3, N, N)))),
     "conv": (conv, "contraction", ((F, (2, 5, N)), (F, (17, 5, 3)))),

@@ -154,6 +154,17 @@ def weighted(x: Node) -> Node:
     return ops.matmul(x, constant(weights, x.dtype))
 
 
+def quantised(x: Node) -> Node:
+    """Weights of bytes, with zero points and a scale of each column and 16 rows; no whole number of panels
+    and too many to be widened before."""
+    rng = np.random.default_rng(3)
+    q = constant(rng.integers(0, 256, (x.shape[1], 250)).astype(np.uint8))
+    zero = constant(rng.integers(100, 156, 250).astype(np.int32))
+    scale = constant((rng.random((x.shape[1] // 16, 1, 250)) * 0.01).astype(np.float32))
+    each = ops.reshape(ops.broadcast_to(scale, shape=(x.shape[1] // 16, 16, 250)), shape=q.shape)
+    return ops.relu(ops.matmul(x, ops.cast(ops.cast(q, dtype=INT32) - zero, dtype=FLOAT32) * each))
+
+
 BATCH = symbol("B", 1)
 Spec = tuple[Callable, str, Sequence[tuple[DType, tuple]]]
 F = FLOAT32
@@ -175,6 +186,7 @@ PROGRAMS: dict[str, Spec] = {
     "attention, causal mask": (masked_attention, "composite", [(F, (2, 67, 20))] * 3),
     **{f"weights {m} {d}": (weighted, "contraction", [(d, (m, 33))])
        for m, d in ((1, FLOAT16), (7, BFLOAT16))},
+    **{f"quantised weights {m}": (quantised, "contraction", [(F, (m, 288))]) for m in (1, 7)},
     "conv": (conv, "contraction", [(F, (2, 5, 13, 11)), (F, (9, 5, 3, 3))]),
     "laid-out convolutions": (convolutions, "contraction", [(F, (1, 3, 9, 7))]),
     "gather": (lambda x, i: ops.take(x, i, axis=0), "exact", [(F, (21, 19)), (INT32, (33,))]),

@@ -119,7 +119,7 @@ class MatrixWriter(TileWriter):
     def block(self, left: Sequence[Value], row: Value, height: Value, panel: Value, *, partial: bool) -> None:
         b = self.b
         column = b.mul(panel, b.i64(self.width))
-        right, = self.panel_pointers(panel, column, 1)
+        right, = self.panel_pointers(column, 1)
         self.matrix.write_block(left, self.between, right, self.accumulators)
         if partial:
             self.partial_epilogue(row, height, column, self.width)

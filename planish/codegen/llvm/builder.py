@@ -125,9 +125,10 @@ class Builder:
         clobbers = ",".join(f"~{{{name}}}" for name in names)
         self.do(f'call void asm sideeffect "", "{clobbers}"()')
 
-    def opaque(self, x: Value) -> Value:
-        """The same pointer or integer, of which LLVM does not know how it came about."""
-        return self.value(x.type, f'call {x.type} asm "", "=r,0"({x})')
+    def opaque(self, x: Value, *, once: bool = False) -> Value:
+        """The same pointer or integer, of which LLVM does not know how it came about; with `once` it is
+        another each time that this runs."""
+        return self.value(x.type, f'call {x.type} asm {"sideeffect " * once}"", "=r,0"({x})')
 
     # --- literals and vectors
 

@@ -331,12 +331,9 @@ class TileWriter(LoopWriter):
         column = self.b.mul(panel, self.b.i64(self.width))
         left = [r.pointer for r in rows]
         right = self.panel_pointers(column, at_once)
-        widening = self.sums.widening
-        beside = [] if widening is None else list(zip(*(self.panel_pointers(column, at_once, x)
-                                                        for x in widening.beside))) or [()] * at_once
         masks = self.column_masks(column) if partial else [None] * self.tile.vectors
         self.b.free_registers(self.tile.lanes * self.size)
-        totals = self.sums.write(left, right, masks, self.apart(), beside)
+        totals = self.sums.write(left, right, masks, self.apart(), self.beside(column, at_once))
         if partial:
             self.keep(totals)
             self.partial_epilogue(row, self.b.i64(len(rows)), column, len(masks) * self.tile.lanes)
@@ -362,7 +359,7 @@ class TileWriter(LoopWriter):
         return tuple(substitute(i, zero) for i in own_dims(load))
 
     def panel_pointers(self, column: Value, at_once: int, load: Load | None = None) -> list[Value]:
-        """Where the panels of the right operand begin, or of what lies beside them."""
+        """Where the panels of the right operand begin, or what lies beside them."""
         load, found = load or self.rhs, []
         for turn in range(at_once):
             at = column if turn == 0 else self.b.add(column, self.b.i64(turn * self.width))
@@ -370,6 +367,12 @@ class TileWriter(LoopWriter):
             found.append(self.e.pointer(load.buffer, self.at_k_zero(load)))
             self.e.scope = outside
         return found
+
+    def beside(self, column: Value, at_once: int) -> list[tuple[Value, ...]]:
+        """Of each panel, where what widens its numbers begins."""
+        loads = [] if self.sums.widening is None else self.sums.widening.beside
+        pointers = [self.panel_pointers(column, at_once, load) for load in loads]
+        return list(zip(*pointers)) if pointers else [()] * at_once
 
     def column_masks(self, column: Value) -> list[Value | None]:
         """Which lanes of the last, partial panel may be read, for each of its vectors that has columns."""

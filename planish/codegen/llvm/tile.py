@@ -152,15 +152,26 @@ class TileSums:
     # --- one step, or a pair of them
 
     def multiply(self, left: list[Value], right: list[Value], totals: list[Value]) -> None:
-        """totals[i, j] += left[i] * right[j]."""
+        """totals[i, j] += left[i] * right[j]. Vectors that are widened take registers: where there are more
+        of them than rows, each is multiplied before the next is loaded."""
         element, size = registers.memory_type(self.rhs.dtype.name), self.lanes
-        columns = [self.right_vector(self.b.gep(element, p, self.b.i64(j * size)), mask)
-                   for p in right for j, mask in enumerate(self.masks)]
-        if self.widening is not None:
-            columns = [self.widening.widened(column, at) for at, column in enumerate(columns)]
+        places = [(self.b.gep(element, p, self.b.i64(j * size)), mask)
+                  for p in right for j, mask in enumerate(self.masks)]
+        count = len(places)
+        if self.widening is not None and count > len(left):
+            numbers = [self.left_number(pointer) for pointer in left]
+            for j in range(count):
+                column = self.right_vector(*places[j], j)
+                for i, many in enumerate(numbers):
+                    at = i * count + j
+                    totals[at] = self.plus_product(totals[at], many, column)
+            return
+        if self.widening is not None and len(self.k) > 1:
+            self.widening.load_again()
+        columns = [self.right_vector(*place, j) for j, place in enumerate(places)]
         for i, pointer in enumerate(left):
             many = self.left_number(pointer)
-            for at, column in enumerate(columns, i * len(columns)):
+            for at, column in enumerate(columns, i * count):
                 totals[at] = self.plus_product(totals[at], many, column)
 
     def multiply_pairs(self, axis: Axis, left: list[Value], right: list[Value], totals: list[Value], *,
@@ -217,9 +228,11 @@ class TileSums:
         one = self.b.load(registers.memory_type(name), pointer, self.lhs.dtype.itemsize)
         return registers.from_memory(self.b, self.b.splat(one, self.lanes), name)
 
-    def right_vector(self, pointer: Value, mask: Value | None) -> Value:
+    def right_vector(self, pointer: Value, mask: Value | None, at: int) -> Value:
+        """The `at`-th vector of a step, widened if it is narrow."""
         if mask is None:
-            return registers.load(self.b, self.rhs.dtype.name, pointer, self.lanes)
+            loaded = registers.load(self.b, self.rhs.dtype.name, pointer, self.lanes)
+            return loaded if self.widening is None else self.widening.widened(loaded, at)
         type_ = vector(self.element, self.lanes)
         zero = self.b.const(type_, 0)
         name = f"llvm.masked.load.{mangle(type_)}.p0"
@@ -238,6 +251,7 @@ class Widening:
         self.steps = [e.dim(x.dtype.itemsize * stride) for x, stride in zip(self.beside, strides)
                       if stride is not None]
         self.pointers: list[list[Value]] = []
+        self.here: list[list[Value]] = []
         self.vectors: list[dict[int, Value]] = []
         self.per_panel = 1
 
@@ -249,10 +263,18 @@ class Widening:
     def load_block(self, block: Value) -> None:
         """The vectors of the others in a block, [panel and vector]."""
         b = self.b
-        moved = [[b.gep("i8", p, b.mul(block, step)) for p, step in zip(ps, self.steps)]
-                 for ps in self.pointers]
+        self.here = [[b.gep("i8", p, b.mul(block, step)) for p, step in zip(ps, self.steps)]
+                     for ps in self.pointers]
+        self.load(self.here)
+
+    def load_again(self) -> None:
+        """The vectors once more, as operands in memory: held over the steps of a block they would take the
+        registers of sums."""
+        self.load([[self.b.opaque(p, once=True) for p in ps] for ps in self.here])
+
+    def load(self, pointers: Sequence[Sequence[Value]]) -> None:
         self.vectors = [{id(x): self.vector(x, p, j) for x, p in zip(self.beside, ps)}
-                        for ps in moved for j in range(self.per_panel)]
+                        for ps in pointers for j in range(self.per_panel)]
 
     def vector(self, load: Load, pointer: Value, j: int) -> Value:
         near = self.b.i64(j * self.lanes * load.dtype.itemsize)
