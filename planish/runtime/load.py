@@ -30,11 +30,12 @@ _loaded: WeakValueDictionary[str, LoadedCode] = WeakValueDictionary()  # key -> 
 def prepare(constants: int) -> None:
     """A program with so many bytes of constants is about to be compiled: LLVM is loaded meanwhile, on another
     CPU, and makes the runtime where the cache has none."""
+    is_model = constants >= MODEL
     steps: list[Callable[[], object]] = []
     if not llvm_is_loaded():
-        steps.append(load_llvm if constants >= MODEL else start_llvm)
+        steps.append(load_llvm if is_model else start_llvm)
     if running() is None:
-        steps.append(runtime)
+        steps += [runtime, leave_llvm] if is_model else [runtime]
     if steps:
         start_ahead(*steps)
 
