@@ -31,7 +31,7 @@ from planish.types import Dim, Expr, TensorType, dtype_of, symbol, symbols_of
 KEPT = 16
 
 _PLAIN = frozenset({"canonicalise", "fold_constants", "simplify", "substitute", "fold_scale", "share",
-                    "recognise", "fuse", "assign_layouts", "register_tile", "prepack", "in_place"})
+                    "recognise", "fuse", "assign_layouts", "beside", "register_tile", "prepack", "in_place"})
 
 # What each level leaves out: all rewriting; fusion; changes of layout. LAYOUT and ALL leave out nothing.
 LEVELS: dict[GraphOptimizationLevel, frozenset[str]] = {

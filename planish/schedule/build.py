@@ -15,7 +15,8 @@ from planish.schedule.prepare import prepare
 from planish.schedule.program import Program
 
 # The steps that can be switched off: where each would be taken, the plainest code is made instead.
-SWITCHES = ("fuse", "assign_layouts", "strips", "schedule", "register_tile", "prepack", "widen", "in_place")
+SWITCHES = ("fuse", "assign_layouts", "strips", "beside", "schedule", "register_tile", "prepack", "widen",
+            "in_place")
 
 
 @dataclass(frozen=True)

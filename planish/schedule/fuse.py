@@ -171,7 +171,7 @@ class _Fusion:
         if any(r.op.name in ATTENTION for r in (*group.roots, root)):
             return self.join_attention(group, alone)
         if not alone.needs >= {group} and (group.is_contraction or root.op.has("contraction")):
-            return "contractions do not run side by side"
+            return "a kernel has one contraction"
         ranks = {r for r in (group.rank, alone.rank) if r is not None}
         if len(ranks) > 1:
             return f"they share different axes ({' and '.join(map(str, sorted(ranks)))})"

@@ -12,6 +12,7 @@ from time import perf_counter
 from planish.ir.graph import Graph
 from planish.ir.node import Node
 from planish.schedule.attention import is_attention, schedule_points
+from planish.schedule.beside import SideBySide
 from planish.schedule.buffers import Buffers
 from planish.schedule.causal import are_usual
 from planish.schedule.choice import ANALYTIC, Choice
@@ -70,8 +71,12 @@ class Lowering:
         """The steps of a program's graph."""
         fused = self.fused(graph, "")
         buffers = Buffers(fused.buffers, fused.views)
-        cuts = self.machine.threads > 1 and self.disable.isdisjoint({"strips", "schedule"})
-        return self.steps(graph, fused, buffers, self.machine.threads if cuts else 1), buffers
+        many = self.machine.threads if "schedule" not in self.disable else 1
+        steps = self.steps(graph, fused, buffers, 1 if "strips" in self.disable else many)
+        if many > 1 and "beside" not in self.disable:
+            fixed = {buffers.of[n].name for n in (*graph.inputs, *graph.outputs)} | buffers.constants.keys()
+            steps = SideBySide(buffers, fixed, self.hint, many, self.decisions).steps(steps)
+        return steps, buffers
 
     def new_prefix(self) -> str:
         self.parts += 1

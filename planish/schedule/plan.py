@@ -8,7 +8,7 @@ inference, 2020); of symbolic sizes those written alike take turns.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, product
 
@@ -26,6 +26,7 @@ from planish.schedule.program import (
     Timeline,
     base_of,
     every_step,
+    together,
 )
 from planish.schedule.scalars import hinted
 from planish.types import Dim, is_static
@@ -72,7 +73,7 @@ class _Planner:
         self.report = MemoryReport()
 
     def run(self) -> tuple[Program, MemoryReport]:
-        steps = numbered(self.with_barriers(self.given))
+        steps = numbered(with_barriers(self.given, self.bases))
         self.timeline = Timeline(steps)
         places, constants = self.fixed_places(steps)
         values = self.values({p.name for p in places})
@@ -89,32 +90,6 @@ class _Planner:
         program = Program(self.graph.name, inputs, outputs, tuple(places), tuple(steps), tuple(constants),
                           tuple(self.graph.symbols().values()), arena)
         return program, self.report
-
-    # --- order and barriers
-
-    def with_barriers(self, given: Sequence[Step]) -> tuple[Step, ...]:
-        """Barriers where a launch touches what an earlier one wrote, or writes what an earlier one reads, and
-        before whatever is not a launch; inside loops and choices too."""
-        steps: list[Step] = []
-        written: set[str] = set()
-        read: set[str] = set()
-        for step in given:
-            if isinstance(step, Launch):
-                reads, writes = ({base_of(n, self.bases) for n in names}
-                                 for names in (step.reads, step.writes))
-                clash = bool(written & (reads | writes) or read & writes)
-            else:
-                step, clash, reads, writes = self.separated(step), True, set(), set()
-            if clash:
-                _wait(steps)
-                written, read = set(), set()
-            written, read = written | writes, read | reads
-            steps.append(step)
-        _wait(steps)
-        return tuple(steps)
-
-    def separated(self, step: Step) -> Step:
-        return step.with_regions(self.with_barriers) if isinstance(step, CONTROL) else step
 
     # --- places
 
@@ -137,9 +112,7 @@ class _Planner:
         return places, [self.buffers.constants[name] for name in constants]
 
     def values(self, fixed: set[str]) -> dict[str, Value]:
-        ranges = self.timeline.live_ranges(self.bases)
-        sizes = {b.name: _aligned(b.type.size * b.dtype.itemsize) for b in self.buffers.by_name.values()}
-        return {name: Value(name, sizes[name], *span) for name, span in ranges.items() if name not in fixed}
+        return _values(self.timeline, self.buffers, fixed)
 
     # --- in place
 
@@ -209,12 +182,58 @@ class _Planner:
         return values, slots
 
     def measure(self, values: dict[str, Value], arena: Dim) -> None:
-        sizes = {v.name: hinted(v.bytes, self.hint) for v in values.values()}
-        self.report.naive = sum(sizes.values())
+        self.report.naive = sum(hinted(v.bytes, self.hint) for v in values.values())
         self.report.planned = hinted(arena, self.hint)
-        phases = {p for v in values.values() for p in (v.first, v.last)}
-        live = (sum(sizes[v.name] for v in values.values() if v.first <= p <= v.last) for p in phases)
-        self.report.bound = max(live, default=0)
+        self.report.bound = _most_alive(values, self.hint)
+
+
+def _values(timeline: Timeline, buffers: Buffers, fixed: set[str]) -> dict[str, Value]:
+    ranges = timeline.live_ranges(buffers.bases)
+    sizes = {b.name: _aligned(b.type.size * b.dtype.itemsize) for b in buffers.by_name.values()}
+    return {name: Value(name, sizes[name], *span) for name, span in ranges.items() if name not in fixed}
+
+
+def _most_alive(values: dict[str, Value], hint: dict[str, int]) -> int:
+    sizes = {v.name: hinted(v.bytes, hint) for v in values.values()}
+    phases = {p for v in values.values() for p in (v.first, v.last)}
+    live = (sum(sizes[v.name] for v in values.values() if v.first <= p <= v.last) for p in phases)
+    return max(live, default=0)
+
+
+def least_memory(steps: Sequence[Step], buffers: Buffers, fixed: set[str], hint: dict[str, int]) -> int:
+    """Bytes that no plan of steps without barriers can be smaller than; `fixed` are buffers that take none of
+    the arena."""
+    return _most_alive(_values(Timeline(with_barriers(steps, buffers.bases)), buffers, fixed), hint)
+
+
+# --- order and barriers
+
+def with_barriers(given: Sequence[Step], bases: Mapping[str, str]) -> tuple[Step, ...]:
+    """Barriers where a launch touches what an earlier one wrote, or writes what an earlier one reads, and
+    before whatever is not a launch; inside loops and choices too. Launches beside each other wait as one.
+    `bases`: slice -> the buffer it is a piece of."""
+    steps: list[Step] = []
+    written: set[str] = set()
+    read: set[str] = set()
+    for group in together(given):
+        if isinstance(group[0], Launch):
+            reads, writes = ({base_of(n, bases) for n in names} for names in
+                             ([n for s in group for n in s.reads], [n for s in group for n in s.writes]))
+            clash = bool(written & (reads | writes) or read & writes)
+        else:
+            group = (_separated(group[0], bases),)
+            clash, reads, writes = True, set(), set()
+        if clash:
+            _wait(steps)
+            written, read = set(), set()
+        written, read = written | writes, read | reads
+        steps += group
+    _wait(steps)
+    return tuple(steps)
+
+
+def _separated(step: Step, bases: Mapping[str, str]) -> Step:
+    return step.with_regions(lambda steps: with_barriers(steps, bases)) if isinstance(step, CONTROL) else step
 
 
 def _wait(steps: list[Step]) -> None:

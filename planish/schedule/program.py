@@ -44,7 +44,8 @@ class Place:
 @dataclass(frozen=True, eq=False)
 class Launch:
     """Run a kernel on buffers, named in the order of `kernel.arguments`; with a
-    `barrier`, what follows waits for it.
+    `barrier`, what follows waits for it. `beside`: threads share out its work and that of the launch that
+    follows as one (beside.py).
 
     A buffer may stand for one of another shape with as many elements: the same memory, looked at differently.
     """
@@ -52,6 +53,7 @@ class Launch:
     kernel: Kernel
     arguments: tuple[str, ...]
     barrier: bool = True
+    beside: bool = False
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -165,6 +167,18 @@ def every_step(steps: Iterable[Step]) -> Iterator[Step]:
         if isinstance(step, CONTROL):
             yield from (s for region in step.regions for s in every_step(region))
         yield step
+
+
+def together(steps: Iterable[Step]) -> Iterator[tuple[Step, ...]]:
+    """The steps in order, launches beside each other in one tuple."""
+    group: list[Step] = []
+    for step in steps:
+        group.append(step)
+        if not (isinstance(step, Launch) and step.beside):
+            yield tuple(group)
+            group = []
+    if group:
+        yield tuple(group)
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,8 @@
     }
 
 `x_i: f32[4] = slice x 16*i` is a piece of `x`. The rounds of a loop marked `parallel` are shared out among
-threads. A launch is followed by a barrier unless it says no.
+threads. A launch is followed by a barrier unless it says no; one that says `beside` is shared out among
+threads with the launch that follows.
 Constants of up to 16 elements are written out; larger ones as `@c0`, kept in `program_constants`. The
 kernels follow in the form of `schedule/text.py`.
 """
@@ -142,7 +143,8 @@ def _step(step: Launch | CheckStep) -> str:
     if isinstance(step, CheckStep):
         return f"check {step.buffer} {step.code} {step.error} {step.message!r}"
     sides = (", ".join(names) for names in (step.reads, step.writes))
-    return f"{step.kernel.name}({next(sides)}) -> ({next(sides)})" + " no barrier" * (not step.barrier)
+    after = " beside" if step.beside else " no barrier" * (not step.barrier)
+    return f"{step.kernel.name}({next(sides)}) -> ({next(sides)}){after}"
 
 
 # --- parsing
@@ -152,7 +154,7 @@ _PLACE = re.compile(r"(.*?) = (input|output|constant|arena) (.*?)(?: (\[.*\]|@c\
 _SLICE = re.compile(r"(.*?) = slice (\w+) (.*)$")
 _FOR = re.compile(r"for (\w+) in (.*?)( reversed)?( parallel)? \{$")
 _CHOICE = re.compile(r"(if|while) (\w+) \{$")
-_LAUNCH = re.compile(r"(\w+)\((.*)\) -> \((.*)\)( no barrier)?$")
+_LAUNCH = re.compile(r"(\w+)\((.*)\) -> \((.*)\)( no barrier| beside)?$")
 _CHECK = re.compile(r"check (\w+) (\d+) (\w+) (.*)$")
 
 
@@ -238,10 +240,11 @@ class _Parser:
         return While(self.block("} do {"), predicate, self.block())
 
     def launch(self, line: str) -> Launch:
-        name, reads, writes, loose = matched(_LAUNCH, line, "a line of a program")
+        name, reads, writes, after = matched(_LAUNCH, line, "a line of a program")
         if name not in self.kernels:
             raise ParseError(f"{line!r}: no kernel {name} in the text")
-        return Launch(self.kernels[name], (*split_commas(reads), *split_commas(writes)), not loose)
+        return Launch(self.kernels[name], (*split_commas(reads), *split_commas(writes)), not after,
+                      after == " beside")
 
     def place(self, line: str) -> Place:
         declared, kind, where, content = matched(_PLACE, line, "a buffer of a program")

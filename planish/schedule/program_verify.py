@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations
+from math import prod
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from planish.schedule.access import step_of
 from planish.schedule.expression import spell_load
 from planish.schedule.kernel import Axis, Buffer, Kernel, Load, stage_stores, stage_values, walk
 from planish.schedule.points import corner_points, dim_values
+from planish.schedule.products import TILES
 from planish.schedule.program import (
     CONTROL,
     CheckStep,
@@ -31,6 +33,7 @@ from planish.schedule.program import (
     every_step,
     live_ranges,
     phases,
+    together,
 )
 from planish.schedule.program_text import print_steps
 from planish.schedule.verify import CONTEXT, verify_kernel
@@ -60,6 +63,7 @@ def _faults(program: Program) -> Iterator[tuple[Where, str]]:
     yield from _launches(program)
     yield from _order(program)
     yield from _barriers(program)
+    yield from _beside(program.steps)
     yield from _rounds(program)
     yield from _arena(program)
 
@@ -215,6 +219,38 @@ def _barriers(program: Program) -> Iterator[tuple[Where, str]]:
             for name in sorted(shared):
                 yield step, f"{name} is used by {other.kernel.name} too, with no barrier between"
         together.append(step)
+
+
+def _beside(steps: Iterable[Step]) -> Iterator[tuple[Where, str]]:
+    """Launches that are shared out as one: products of as many rows, with register tiles of one size."""
+    for group in together(steps):
+        first = group[0]
+        if isinstance(first, CONTROL):
+            yield from (fault for region in first.regions for fault in _beside(region))
+        if not isinstance(first, Launch) or not first.beside:
+            continue
+        yield from ((step, fault) for step in group
+                    if (fault := _beside_fault(first, step, step is group[-1])))
+
+
+def _beside_fault(first: Launch, step: Step, is_last: bool) -> str:
+    if not isinstance(step, Launch) or step.beside == is_last:
+        return "a launch stands beside none"
+    if step.barrier and not is_last:
+        return "a barrier separates launches beside each other"
+    name, form = step.kernel.name, _form(step.kernel)
+    if form is None:
+        return f"{name} is no product that threads share, so it can't run beside others"
+    return "" if form == _form(first.kernel) else f"{name} is tiled otherwise than {first.kernel.name}"
+
+
+def _form(kernel: Kernel) -> tuple | None:
+    """What products beside each other have in common: rows, and the size of a register tile."""
+    tile = kernel.tile
+    if tile is None or tile.product is TILES or tile.batch or not any(a.parallel for a in kernel.shared):
+        return None
+    rows = prod((a.extent for a in kernel.shared if a.name in tile.m), start=1)
+    return rows, tile.rows, tile.vectors, tile.lanes
 
 
 def _rounds(program: Program) -> Iterator[tuple[Where, str]]:

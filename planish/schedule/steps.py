@@ -40,6 +40,7 @@ from planish.schedule.rebuild import Rebuilder, is_scalar, rebuild_kernel, repla
 from planish.types import is_static, symbols_of
 from planish.types.dim import minimum, symbol
 
+HARDLY = 6  # bits: threads share out rows of a product, not panels, for a 64th more work at most
 
 def _axes_of(kernel: Kernel) -> dict[str, Axis]:
     return {a.name: a for a in (*kernel.shared, *(a for s in kernel.stages for a in stage_axes(s)))}
@@ -223,6 +224,14 @@ def interchange(kernel: Kernel, order: tuple[str, ...]) -> Kernel:
 def even_size(count: int, most: int) -> int:
     """The size of the larger of as few blocks as `count` takes, when their sizes differ by one at most."""
     return max(1, -(-count // max(1, -(-count // most))))
+
+
+def heights(count: int, most: int) -> tuple[int, int]:
+    """Of as few tiles as it takes for some rows: the height of the tall ones, and how many they are. The
+    others have a row less."""
+    height = even_size(count, most)
+    return height, count - -(-count // most) * (height - 1)
+
 
 def vectorize(kernel: Kernel, axis: str, lanes: int) -> Kernel:
     kernel = _with_axis(kernel, axis, lambda a: replace(a, lanes=lanes))

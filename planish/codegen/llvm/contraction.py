@@ -21,23 +21,15 @@ from planish.codegen.llvm.tile import TileSums
 from planish.schedule.access import Access, stride_along
 from planish.schedule.kernel import Apply, Axis, Kernel, Load, own_dims, stage_values, walk
 from planish.schedule.roles import contraction_of
-from planish.schedule.steps import even_size
+from planish.schedule.steps import HARDLY, even_size, heights
 from planish.types import Dim, is_static, substitute
 
 GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all rows pass
 PANELS_AT_ONCE = 4       # panels a tile of few rows takes, so that enough accumulators hide the latency
 UNIT_WORK = 1 << 19      # multiply-adds of what a thread claims at a time: some 10 us
 UNITS_OF_GROUP = 6       # bits: units of one group of panels, at most about 64
-HARDLY = 6               # bits: a 64th more work for the busiest thread
 IMAGE_AXES = 3           # axes of rows from which they are the places of images
 LONG_EPILOGUE = 8        # ops from which the epilogue is a loop over the tile's rows, not unrolled
-
-
-def heights(count: int, most: int) -> tuple[int, int]:
-    """Of as few tiles as it takes for some rows: the height of the tall ones, and how many they are. The
-    others have a row less."""
-    height = even_size(count, most)
-    return height, count - -(-count // most) * (height - 1)
 
 
 def write_contraction(module: Module, kernel: Kernel, name: str, size_slots: dict[str, int],

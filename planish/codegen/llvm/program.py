@@ -11,7 +11,8 @@ runs the body; a barrier stands between kernels that depend on each other, unles
 All threads decide alike at a choice or a loop: each reads the predicate after a barrier, and none goes on to
 overwrite it before all have.
 A loop in which no launch is worth a barrier runs on thread 0 alone; what is worth one may depend on sizes.
-Equal kernels are written once. A timed body (clocks.py) also leaves what each launch took.
+Equal kernels are written once, launches beside each other as one function. A timed body (clocks.py) also
+leaves what each launch took, so there these run one by one.
 """
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from functools import partial
 from itertools import pairwise, takewhile
 
 from planish.codegen.llvm.amx import write_tiles
+from planish.codegen.llvm.beside import write_beside
 from planish.codegen.llvm.builder import Builder, Cell, Module, Value
 from planish.codegen.llvm.builder import While as Loop
 from planish.codegen.llvm.clocks import Clocks
@@ -32,13 +34,28 @@ from planish.codegen.llvm.host import Target
 from planish.codegen.llvm.loops import write_kernel
 from planish.schedule.kernel import Kernel
 from planish.schedule.products import TILES
-from planish.schedule.program import CheckStep, For, If, Launch, Place, Program, Step, While, every_step
+from planish.schedule.program import (
+    CONTROL,
+    CheckStep,
+    For,
+    If,
+    Launch,
+    Place,
+    Program,
+    Step,
+    While,
+    every_step,
+    together,
+)
 from planish.schedule.rebuild import canonical
 from planish.schedule.text import print_kernel
 from planish.schedule.work import WORTH_A_BARRIER, is_shared, kernels_in, shared_work, work_of
 from planish.types import Dim, is_static
 
 LAUNCHES = 8                # between two barriers, whose units threads may claim (runtime/pool.py)
+
+
+Names = dict[tuple[int, ...], str]  # kernels by their ids, of one call -> its function
 
 
 @dataclass(frozen=True)
@@ -60,11 +77,13 @@ def write_program(program: Program, target: Target, numerics: str, extra: tuple[
     work = shared_work(program)
     derived = tuple(dict.fromkeys(d for d in (*extra, program.arena_bytes, work) if not is_static(d)))
     kernels: dict[str, Callable[[], str]] = {}
-    names: dict[int, str] = {}
-    for kernel in program.kernels:
-        plain = canonical(kernel)
-        name = names[id(kernel)] = kernel_name(plain, slots, numerics)
-        kernels.setdefault(name, partial(kernel_text, plain, name, target, slots, numerics))
+    names: Names = {}
+    for group in _launched(program.steps, apart=bool(times)):
+        plain = [canonical(s.kernel) for s in group]
+        own = [kernel_name(k, slots, numerics) for k in plain]
+        name = own[0] if len(group) == 1 else f"beside_{_digest(' '.join(own))}"
+        kernels.setdefault(name, partial(_text, plain, name, target, slots, numerics))
+        names[tuple(id(s.kernel) for s in group)] = name
     module = Module(target.triple, target.lacks)
     _write_body(module, program, names, slots, times)
     _write_derive(module, program, slots, derived)
@@ -75,7 +94,29 @@ def kernel_name(kernel: Kernel, slots: dict[str, int], numerics: str) -> str:
     """A hash of all that decides the code of a canonical kernel."""
     used = ", ".join(f"{s}={slots[s]}" for s in kernel.symbols)
     described = f"{print_kernel(kernel)}\n{used}\n{numerics}"
-    return f"kernel_{hashlib.sha256(described.encode()).hexdigest()[:16]}"
+    return f"kernel_{_digest(described)}"
+
+
+def _digest(described: str) -> str:
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+def _launched(steps: Sequence[Step], *, apart: bool) -> Iterator[tuple[Launch, ...]]:
+    """The launches that are one call each: those beside each other are, unless all are `apart`."""
+    for group in together(steps):
+        if isinstance(group[0], CONTROL):
+            yield from (found for region in group[0].regions for found in _launched(region, apart=apart))
+        launches = tuple(s for s in group if isinstance(s, Launch))
+        yield from ((s,) for s in launches) if apart else [launches] if launches else ()
+
+
+def _text(kernels: Sequence[Kernel], name: str, target: Target, slots: dict[str, int], numerics: str) -> str:
+    """The module of one canonical kernel, or of several that run beside each other."""
+    if len(kernels) == 1:
+        return kernel_text(kernels[0], name, target, slots, numerics)
+    module = Module(target.triple, target.lacks)
+    write_beside(module, kernels, name, slots, numerics)
+    return str(module)
 
 
 def kernel_text(kernel: Kernel, name: str, target: Target, slots: dict[str, int], numerics: str) -> str:
@@ -91,7 +132,7 @@ def _writer(kernel: Kernel) -> Callable[..., Builder]:
     return write_tiles if kernel.tile.product is TILES else write_contraction
 
 
-def _write_body(module: Module, program: Program, names: dict[int, str], slots: dict[str, int],
+def _write_body(module: Module, program: Program, names: Names, slots: dict[str, int],
                 times: str) -> None:
     b = module.function("planish_body", [("ptr", "frame"), ("i64", "tid"), ("i64", "threads")])
     frame = b.parameters[0]
@@ -114,7 +155,7 @@ class _Body:
     """Writes the steps. `failed` says whether a check has failed; every thread keeps its own, and all
     agree."""
 
-    def __init__(self, b: Builder, program: Program, names: dict[int, str], pointers: _Pointers, sizes: Value,
+    def __init__(self, b: Builder, program: Program, names: Names, pointers: _Pointers, sizes: Value,
                  pool: Value, clocks: Clocks | None):
         self.b, self.names, self.pointers, self.sizes, self.pool = b, names, pointers, sizes, pool
         self.clocks = clocks
@@ -131,8 +172,12 @@ class _Body:
 
     def steps(self, steps: Sequence[Step]) -> None:
         needless = set(_needless_barriers(steps))
-        for step in steps:
-            self.step(step)
+        for group in [(s,) for s in steps] if self.clocks else together(steps):
+            step = group[-1]
+            if len(group) > 1:
+                self.launch([s for s in group if isinstance(s, Launch)])
+            else:
+                self.step(step)
             waits = isinstance(step, Launch) and step.barrier
             if waits and id(step) not in self.tail and id(step) not in needless:
                 self.barrier()
@@ -141,7 +186,7 @@ class _Body:
     def step(self, step: Step) -> None:
         if isinstance(step, Launch):
             with self.clocks.around(step, self.is_alone) if self.clocks else nullcontext():
-                self.launch(step)
+                self.launch([step])
         elif isinstance(step, CheckStep):
             self.check(step)
         elif isinstance(step, If):
@@ -155,10 +200,12 @@ class _Body:
                 else:
                     self.for_loop(step)
 
-    def launch(self, step: Launch) -> None:
-        arguments = [*map(self.pointers, step.arguments), self.sizes, self.tid, self.threads, self.pool,
-                     self.b.i64(self.number(step))]
-        self.b.call(self.names[id(step.kernel)], "void", arguments)
+    def launch(self, group: Sequence[Launch]) -> None:
+        """One launch, or several beside each other."""
+        buffers = [self.pointers(name) for step in group for name in step.arguments]
+        number = self.b.i64(self.number(group[-1]))
+        name = self.names[tuple(id(step.kernel) for step in group)]
+        self.b.call(name, "void", [*buffers, self.sizes, self.tid, self.threads, self.pool, number])
 
     @contextmanager
     def enough_threads(self, step: While | For) -> Iterator[None]:
