@@ -23,11 +23,9 @@ _CHUNK = 16 << 20
 
 def leave(array: np.ndarray) -> None:
     """Give back the pages of an array that lies in a mapped file."""
-    mapping = _mapping(array)
-    if mapping is not None and array.nbytes and hasattr(mapping, "madvise"):
-        base = np.frombuffer(mapping, np.uint8).ctypes.data
-        first = (array.ctypes.data - base) // mmap.PAGESIZE * mmap.PAGESIZE
-        mapping.madvise(mmap.MADV_DONTNEED, first, array.ctypes.data - base + array.nbytes - first)
+    if array.nbytes and hasattr(mmap, "MADV_DONTNEED") and _is_mapped(array):
+        first = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+        advise(first, array.ctypes.data + array.nbytes - first, mmap.MADV_DONTNEED)
 
 
 def copy_and_leave(source: np.ndarray, target: np.ndarray) -> None:
@@ -42,15 +40,14 @@ def copy_and_leave(source: np.ndarray, target: np.ndarray) -> None:
         leave(old[start:start + step])
 
 
-def _mapping(array: np.ndarray) -> mmap.mmap | None:
-    """The mapping that a contiguous array lies in, where it can only be read."""
+def _is_mapped(array: np.ndarray) -> bool:
+    """Whether a contiguous array lies in a mapping that can only be read."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
     if isinstance(base, memoryview):
         base = base.obj
-    is_read = isinstance(base, mmap.mmap) and memoryview(base).readonly and array.flags.c_contiguous
-    return base if is_read else None  # type: ignore[return-value]
+    return isinstance(base, mmap.mmap) and memoryview(base).readonly and array.flags.c_contiguous
 
 
 def leave_freed() -> None:

@@ -152,3 +152,29 @@ if not child:
 print(os.waitpid(child, 0)[1])
 """
     assert _python(script) == "0"
+
+
+def test_an_interrupt_is_heard_while_the_runtime_is_made_on_another_thread():
+    script = """
+import os, signal, threading
+from planish.runtime import native
+signal.signal(signal.SIGINT, signal.default_int_handler)
+making, heard, make = threading.Event(), threading.Event(), native.image_blob
+
+def slow(*arguments):
+    making.set()
+    heard.wait(60)
+    return make(*arguments)
+
+native.image_blob = slow
+native.start_ahead(native.runtime)
+making.wait(60)
+threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    native.runtime()
+except KeyboardInterrupt:
+    assert native.running() is None
+    heard.set()
+    print("heard", native.runtime() is native.running())
+"""
+    assert _python(script) == "heard True"
