@@ -171,7 +171,9 @@ def matrix_power(a: Any, n: int) -> Any:
 
 
 @implements(np.einsum)
-def einsum(*operands: Any, out: Any = None, optimize: Any = False, dtype: Any = None) -> Any:
+def einsum(
+    *operands: Any, out: Any = None, optimize: Any = False, dtype: Any = None, casting: Any = "safe"
+) -> Any:
     """`np.einsum("ij,jk->ik", a, b)`: each operand is reduced to its needed axes, then contracted from left
     to right."""
     if not isinstance(operands[0], str):
@@ -181,6 +183,9 @@ def einsum(*operands: Any, out: Any = None, optimize: Any = False, dtype: Any = 
     arrays = [as_tracer(x) for x in operands[1:]]
     terms, result = parse_subscripts(operands[0], [x.ndim for x in arrays])
     kept = np.dtype(dtype) if dtype is not None else common_dtype(arrays)
+    for x in arrays:
+        if not x.weak and not np.can_cast(x.dtype, kept, casting):
+            raise TypeError(f"np.einsum can't cast {x.dtype} to {kept} according to the rule {casting!r}")
     nodes = [cast(x, kept) for x in arrays]
     done = [_diagonals(node, term) for node, term in zip(nodes, terms)]
     node, term = done[0]

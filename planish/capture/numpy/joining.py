@@ -150,6 +150,8 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Tracer:
         return fresh(emit("take", x.node, known(places).node, axis=axis))
     head, size, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     count = operator.index(repeats)
+    if count < 0:
+        raise ValueError("repeats may not contain negative values.")
     spread = emit(
         "broadcast_to", reshape_node(x.node, (*head, size, 1, *tail)), shape=(*head, size, count, *tail)
     )

@@ -9,7 +9,16 @@ import numpy as np
 
 from planish.capture.numpy.registry import implements
 from planish.capture.numpy.shape import axis_tuple, expand_dims, moveaxis, one_axis, reshape, reshape_node
-from planish.capture.numpy.tracer import Tracer, as_tracer, cast, cast_node, emit, fresh, full_like_node
+from planish.capture.numpy.tracer import (
+    Tracer,
+    as_tracer,
+    cast,
+    cast_node,
+    emit,
+    fresh,
+    full_like_node,
+    unsupported,
+)
 from planish.capture.numpy.ufuncs import write_out
 from planish.ir import Node, constant
 from planish.types import INT64
@@ -162,7 +171,8 @@ def mean(
     x = as_tracer(a)
     kept, result = _mean_dtype(x, dtype)
     total = reduced("reduce_sum", cast(x, kept), axis, keepdims, where)
-    node = emit("div", total, _count(x, axis, keepdims, where, kept))
+    floats = np.dtype(np.float64) if kept.kind in "biu" else kept
+    node = emit("div", cast_node(total, floats), _count(x, axis, keepdims, where, floats))
     return finish(cast_node(node, result), out)
 
 
@@ -171,6 +181,8 @@ def _variance(
 ) -> tuple[Node, np.dtype]:
     """Two passes: the mean, then the mean square of what is left of it."""
     kept, result = _mean_dtype(x, dtype)
+    if kept.kind in "biu":
+        raise unsupported(f"a variance in dtype {kept}", "leave dtype out, or give a float one")
     values = cast(x, kept)
     count = _count(x, axis, True, where, kept)
     if given_mean is None:
@@ -345,7 +357,6 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
 @implements(np.linalg.norm)
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: Any = False) -> Any:
     """Vector norms of any order, and the Frobenius norm."""
-    from planish.capture.numpy.tracer import unsupported
 
     array = as_tracer(x)
     if array.dtype.kind in "biu":

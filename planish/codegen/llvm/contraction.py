@@ -59,7 +59,6 @@ class TileWriter(LoopWriter):
         self.tile, self.width = tile, tile.vectors * tile.lanes
         self.sum, self.lhs, self.rhs, self.epilogue = parts.sum, parts.left, parts.right, parts.epilogue
         self.element, self.size = registers.memory_type(self.sum.dtype.name), self.sum.dtype.itemsize
-        self.sums = TileSums(b, self.e, kernel, numerics)
         axes = {a.name: a for a in (*kernel.shared, *self.sum.axes)}
         self.batch, self.m, self.k = ([axes[n] for n in names] for names in (tile.batch, tile.m, tile.k))
         self.n = axes[tile.n[0]]
@@ -70,6 +69,7 @@ class TileWriter(LoopWriter):
         scalars = (x for s in self.epilogue for x in walk(*stage_values(s)))
         self.long = sum(isinstance(x, Apply) for x in scalars) > LONG_EPILOGUE
         self.accumulators = b.value("ptr", f"alloca [{self.most_kept} x {self.element}], align 64")
+        self.sums = TileSums(b, self.e, kernel, numerics, self.accumulators)
 
     @property
     def is_tall(self) -> bool:

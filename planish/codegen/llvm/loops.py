@@ -42,6 +42,8 @@ from planish.types import Dim, is_static
 
 Body = Callable[[int], None]
 NARROW = 8  # lanes of the vectors that take what is left of longer ones
+BLOCK = 64  # trips of unrolled vectors summed by themselves: some 250 cycles, to 20 of adding them up
+SHORT_BLOCK = 16  # as many of them are, where they are one round of a loop around them
 LINE = 64  # elements: a thread's part of a vector axis begins on a cache line, whatever the dtype
 
 
@@ -321,9 +323,24 @@ class LoopWriter:
                     continue
             else:
                 stop = extent if step == 1 else self.b.bin("and", extent, self.b.i64(-step))
-            carry = self.trips(stages, axis, at, stop, width, factor, carry, reductions, later, 1)
+            each = self.sum_of_blocks if factor > 1 and _is_long_sum(axis, reductions) else self.trips
+            carry = each(stages, axis, at, stop, width, factor, carry, reductions, later, 1)
             at = stop
         return carry
+
+    def sum_of_blocks(self, stages: list[Stage], axis: Axis, start: Value, stop: Value, width: int,
+                      unroll: int, carry: list[Value], reductions: list[Accumulators],
+                      later: list[Stage | Sort], lanes: int) -> list[Value]:
+        """`trips` of a long sum: each block by itself, so that rounding errors grow with the length of a
+        block and with the number of blocks, not with their product."""
+        b, size = self.b, self.b.i64(BLOCK * width * unroll)
+        outer = b.loop(start, stop, size, carry, hint="block")
+        end = b.intrinsic("smin", b.add(outer.index, size), stop)
+        parts = [self.fresh(r.stage, axis, lanes) for r in reductions]
+        fresh = [v for p in parts for v in _carried(p)]
+        summed = self.trips(stages, axis, outer.index, end, width, unroll, fresh, parts, later, lanes)
+        owners = [r.stage for r in reductions for _ in _carried(r)]
+        return outer.end([self.combine(s, x, y) for s, x, y in zip(owners, outer.carry, summed)])
 
     def every_step(self, stages: list[Stage], axis: Axis, reductions: list[Accumulators],
                    lanes: int) -> list[Value]:
@@ -437,6 +454,15 @@ def _take_jammed(first: Stage, stages: list[Stage | Sort]) -> list[Stage]:
         taken.append(following)
         del stages[0]
     return taken
+
+
+def _is_long_sum(axis: Axis, reductions: Sequence[Accumulators]) -> bool:
+    """Whether floats are added up along more of an axis than a block, perhaps, or along many such axes."""
+    stages = [r.stage for r in reductions]
+    if any(s.running for s in stages) or not any(s.combine == "add" and s.dtype.is_float for s in stages):
+        return False
+    least = BLOCK + 1 if len(stages[0].axes) == 1 else SHORT_BLOCK
+    return not is_static(axis.extent) or axis.extent >= least * axis.lanes * axis.unroll
 
 
 def _may_repeat(stages: Sequence[Stage]) -> bool:
