@@ -4,7 +4,7 @@ the graph.
 tracer     the stand-in: storage, views, writes; what only a real value can answer is an error with the user's
            line
 ufuncs     ufuncs and operators, by the rules of ufunc_table; registry, shape, joining, reduce, contract,
-           indexing, by_index, select, create: the tables of functions
+           indexing, by_index, select, create, signals: the tables of functions
 faults     what NumPy would warn of: integers divided by 0, quotients that overflow
 hooks      what NumPy and Python do not let a stand-in take part in: np.asarray, np.zeros, print, random
            numbers
@@ -22,6 +22,7 @@ from planish.capture.numpy import (
     registry,
     select,
     shape,
+    signals,
     ufuncs,
 )
 from planish.capture.numpy.trace import Captured, Result, trace_function
@@ -43,6 +44,7 @@ __all__ = [
     "registry",
     "select",
     "shape",
+    "signals",
     "trace_function",
     "ufuncs",
 ]
