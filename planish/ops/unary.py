@@ -46,6 +46,11 @@ def sigmoid_of(x: np.ndarray) -> np.ndarray:
     return np.where(np.signbit(x), e, one) / (one + e)
 
 
+def decay2_of(x: np.ndarray) -> np.ndarray:
+    """2^min(x, 0); 0 from 2^-126.5 down, about where float32 has no normal numbers."""
+    return np.where(x <= -126.5, np.zeros_like(x), np.exp2(np.minimum(x, 0)))
+
+
 _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760)
 
 
@@ -79,6 +84,8 @@ cbrt = unary("cbrt", np.cbrt, lambda g, y, x: g / (y * y * 3.0))
 exp = unary("exp", np.exp, lambda g, y, x: g * y, between=(-20, 20))
 decay = unary("decay", lambda x: np.exp(np.minimum(x, 0)),
               lambda g, y, x: ops.select(ops.lt(x, 0.0), g * y, g * 0.0), between=(-20, 0))
+decay2 = unary("decay2", decay2_of, lambda g, y, x: ops.select(ops.lt(x, 0.0), g * y, g * 0.0) * math.log(2),
+               between=(-20, 0))
 exp2 = unary("exp2", np.exp2, lambda g, y, x: g * y * math.log(2), between=(-20, 20))
 expm1 = unary("expm1", np.expm1, lambda g, y, x: g * (y + 1.0), between=(-20, 20))
 log = unary("log", np.log, lambda g, y, x: g / x, between=(1e-3, 100))

@@ -66,6 +66,7 @@ KEYS = 128          # of a block, whose scores stay in the first-level cache
 WHOLE = 256         # keys up to which they are one block, of FEATURES or fewer
 FEATURES = 64
 FEW = 4             # queries up to which a lane each would be a waste
+LOG2_E = 1.4426950408889634
 SHARING = 8         # heads that may share their keys in one tile of few
 
 
@@ -207,11 +208,17 @@ class Tile:
         store = Store(buffer, index, combine if self.runs else "")
         self.w.stage([over], value, FLOAT32, combine=combine, store=store, at=at, inside=self.loop)
 
-    def scaled(self, score: Scalar) -> Scalar:
-        return score if self.scale == 1 else apply("mul", score, Const(self.scale, FLOAT32))
+    @property
+    def due(self) -> float:
+        """What scores are still to be scaled by once they are masked."""
+        return 1.0 if masks_of(self.node) else self.scale
 
     def joined_scores(self) -> Buffer:
         return self.row("scores", *self.pair(self.held, self.rows))
+
+
+def times(value: Scalar, number: float) -> Scalar:
+    return value if number == 1 else apply("mul", value, Const(number, FLOAT32))
 
 
 def write_attention(w: Writer, root: Node) -> None:
@@ -298,7 +305,7 @@ def _finish_sums(tile: Tile, root: Node) -> None:
     """The largest score and the logarithm of the sum; -inf where nothing was seen."""
     r = tile.axis(tile.used)
     base, total = (Load(tile.made[name], (r.symbol,)) for name in ("base", "total"))
-    value = apply("add", base, apply("log", total))
+    value = apply("add", times(base, tile.due), apply("log", total))
     tile.put((r,), tile.w.buffer(root), tile.result(r.symbol), value)
 
 
@@ -308,12 +315,9 @@ def _block(tile: Tile) -> None:
     _scores(tile)
     if tile.node.attributes.causal:
         _hide_later_keys(tile)
-    scale = tile.scale
     for k, mask in enumerate(masks_of(tile.node)):
-        _mask(tile, mask, f"mask{k}")
-        tile.scale = 1.0
+        _mask(tile, mask, k)
     _weights(tile)
-    tile.scale = scale
     if not is_sums(tile.node):
         _values(tile)
 
@@ -346,20 +350,22 @@ def _hide_later_keys(tile: Tile) -> None:
     tile.put(tile.nest(late, axes), tile.joined_scores(), index, value)
 
 
-def _mask(tile: Tile, of: Node, name: str) -> None:
-    """A mask on the scores; one that lies along the keys is turned first, as the queries are."""
+def _mask(tile: Tile, of: Node, k: int) -> None:
+    """The k-th mask on the scores, of which the first scales them; one that lies along the keys is turned first, as the queries are."""
     c = tile.axis(tile.length)
     axes, at = tile.queries()
     mask = tile.query(of, at, tile.start + c.symbol)
     loads = [x for x in walk(mask) if isinstance(x, Load)]
     if not tile.few and any(depends_on(x, a.name) for x in loads for a in axes):
-        turned = tile.row(name, tile.held, tile.rows, dtype=mask.dtype)
+        turned = tile.row(f"mask{k}", tile.held, tile.rows, dtype=mask.dtype)
         tile.put((*axes, c), turned, (c.symbol, at), mask)
         c = tile.axis(tile.length)
         axes, at = tile.queries()
         mask = Load(turned, (c.symbol, at))
     index = tile.pair(c.symbol, at)
-    score = tile.scaled(Load(tile.joined_scores(), index))
+    score: Scalar = Load(tile.joined_scores(), index)
+    if k == 0:
+        score = times(score, tile.scale)
     hidden = Const(tile.node.attributes.hidden, FLOAT32)
     value = apply("add", score, mask) if mask.dtype is FLOAT32 else \
         apply("select", mask, score, hidden, dtype=FLOAT32)
@@ -377,7 +383,7 @@ def _weights(tile: Tile) -> None:
     c, (axes, at) = tile.axis(tile.length), tile.queries()
     tile.join("maximum", c, axes, top, (at,), Load(scores, tile.pair(c.symbol, at)))
     axes, at = tile.queries()
-    largest = tile.scaled(Load(top, (at,)))
+    largest = Load(top, (at,))
     none = apply("eq", largest, Const(-inf, FLOAT32), dtype=BOOL)
     level = apply("select", none, Const(0.0, FLOAT32), largest, dtype=FLOAT32)
     tile.put(axes, base, (at,), _of_a_number(tile, largest, level, inf))
@@ -385,11 +391,16 @@ def _weights(tile: Tile) -> None:
         _fade(tile, base, total)
     c, (axes, at) = tile.axis(tile.length), tile.queries()
     index = tile.pair(c.symbol, at)
-    score = tile.scaled(Load(scores, index))
-    value = _of_a_number(tile, score, apply("exp", apply("sub", score, Load(base, (at,)))))
-    tile.put(tile.nest(c, axes), scores, index, value)
+    tile.put(tile.nest(c, axes), scores, index, _weight(tile, Load(scores, index), Load(base, (at,))))
     c, (axes, at) = tile.axis(tile.length), tile.queries()
     tile.join("add", c, axes, total, (at,), Load(scores, tile.pair(c.symbol, at)))
+
+
+def _weight(tile: Tile, score: Scalar, base: Scalar) -> Scalar:
+    """exp(score - base) of what is still to be scaled, as a power of two: that of a small difference is
+    exact."""
+    away = times(apply("sub", score, base), tile.due * LOG2_E)
+    return _of_a_number(tile, score, apply("decay2", away))
 
 
 def _of_a_number(tile: Tile, score: Scalar, value: Scalar, other: float = 0.0) -> Scalar:
@@ -404,9 +415,7 @@ def _fade(tile: Tile, base: Buffer, total: Buffer) -> None:
     """What was summed while another score was the largest shrinks."""
     fade, last = tile.row("fade", tile.rows), tile.made["last"]
     axes, at = tile.queries()
-    before = tile.scaled(Load(last, (at,)))
-    left = apply("exp", apply("sub", before, Load(base, (at,))))
-    tile.put(axes, fade, (at,), _of_a_number(tile, before, left))
+    tile.put(axes, fade, (at,), _weight(tile, Load(last, (at,)), Load(base, (at,))))
     axes, at = tile.queries()
     tile.put(axes, total, (at,), apply("mul", Load(total, (at,)), Load(fade, (at,))))
     if is_sums(tile.node):

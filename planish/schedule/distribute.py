@@ -36,8 +36,8 @@ PIECE = 256         # points of a piece: a kilobyte of each cut value
 CHAIN = 16          # dependent operations in a transcendental function, about
 WORTH = 4           # operations before a transcendental function from which a cut before it pays
 
-TRANSCENDENTAL = frozenset({"exp", "decay", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos",
-                            "tanh", "erf", "erfc", "gate", "sigmoid", "pow"})
+TRANSCENDENTAL = frozenset({"exp", "decay", "decay2", "exp2", "expm1", "log", "log2", "log10", "log1p",
+                            "sin", "cos", "tanh", "erf", "erfc", "gate", "sigmoid", "pow"})
 
 
 def distribute(kernel: Kernel) -> Kernel | None:

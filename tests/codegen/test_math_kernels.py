@@ -26,7 +26,7 @@ BINARY = {"pow": np.power, "hypot": np.hypot, "atan2": np.arctan2, "gate": gate}
 NUMPY = {f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")}
 LIBRARY = ("erf", "erfc", "lgamma")
 PLAIN = {"erf": math.erf, "erfc": math.erfc}  # the C library's in double
-DOMAIN = {"exp": (-110, 95), "decay": (-110, 1), "exp2": (-155, 130), "expm1": (-20, 90),
+DOMAIN = {"exp": (-110, 95), "decay": (-110, 1), "decay2": (-140, 1), "exp2": (-155, 130), "expm1": (-20, 90),
           "sin": (-300, 300), "cos": (-300, 300), "tan": (-300, 300), "asin": (-1, 1), "acos": (-1, 1),
           "atanh": (-1, 1), "sinh": (-90, 90), "cosh": (-90, 90), "tanh": (-10, 10), "erf": (-5, 5),
           "erfc": (-6, 12), "sigmoid": (-105, 105),
@@ -46,6 +46,8 @@ def reference(op: str, *xs: np.ndarray) -> np.ndarray:
         return np.array([_library(op)(v) for v in xs[0].astype(np.float64)], xs[0].dtype)
     if op == "decay":
         return np.exp(np.minimum(xs[0], 0))
+    if op == "decay2":
+        return np.where(xs[0] <= -126.5, 0, np.exp2(np.minimum(xs[0], 0)))
     if op == "sigmoid":
         return 1 / (1 + np.exp(-xs[0]))
     return getattr(np, NUMPY.get(op, op))(*xs)

@@ -58,6 +58,15 @@ def decay_fast(x: Lanes) -> Lanes:
     return decay(x, poly=EXP_F32_FAST)
 
 
+def decay2(x: Lanes) -> Lanes:
+    """2^min(x, 0), in as few steps as can be: where n is -127, the image of 2^n is that of 0."""
+    magic = F32.magic + F32.bias
+    a = x.at_least(-127.0).at_most(0.0)
+    shifted = a + magic
+    r = a - (shifted - magic)
+    return power_of_two(shifted.bits(), F32) * by_pairs(_EXP2, r, r * r)
+
+
 def log(x: Lanes) -> Lanes:
     m, e = split(x)
     f = m - 1.0

@@ -83,6 +83,11 @@ def exp2(x: Lanes) -> Lanes:
     return scale_twice((whole + (F64.magic + 2 * F64.bias)).bits(), q, F64)
 
 
+def decay2(x: Lanes) -> Lanes:
+    """2^min(x, 0), and 0 where float32 has it so too."""
+    return (x <= -126.5).select(0.0, exp2(x.at_most(0.0)))
+
+
 def expm1(x: Lanes) -> Lanes:
     """e^x - 1 = 2 (2^(n-1) (1 + q) - 1/2): half the scale, so that n = 1024 does not overflow early."""
     inside = x.at_least(-40.0).at_most(F64.highest)
