@@ -51,7 +51,7 @@ from planish.schedule.kernel import (
 from planish.schedule.machine import Machine
 from planish.schedule.rebuild import Rebuilder, rebuild_kernel
 from planish.schedule.scalars import Point, apply, cast_to
-from planish.types import BOOL, FLOAT32, Dim, DType, TensorType, is_static, symbols_of
+from planish.types import BOOL, FLOAT32, INT32, Dim, DType, TensorType, is_static, symbols_of
 from planish.types.dim import maximum, minimum
 
 if TYPE_CHECKING:
@@ -344,7 +344,8 @@ def _hide_later_keys(tile: Tile) -> None:
     late = tile.axis(tile.length - known)
     axes, at = tile.queries()
     index = tile.pair(late.symbol + known, at)
-    sees = apply("ge", Index(tile.first + at), Index(tile.start + late.symbol + known), dtype=BOOL)
+    key = tile.start + late.symbol + known - tile.first     # counted from the first query, it is small
+    sees = apply("ge", Index(at, INT32), Index(key, INT32), dtype=BOOL)
     score = Load(tile.joined_scores(), index)
     value = apply("select", sees, score, Const(-inf, FLOAT32), dtype=FLOAT32)
     tile.put(tile.nest(late, axes), tile.joined_scores(), index, value)
@@ -472,6 +473,8 @@ def schedule_points(kernel: Kernel, machine: Machine) -> Kernel:
         if not is_static(vector.extent) or vector.extent >= machine.lanes:
             lanes[vector.name] = machine.lanes
         turns.update(_turns(stage, vector, machine.lanes))
+        if vector.name in lanes and _is_turned(stage, vector):
+            lanes[stage.axes[-2].name] = machine.lanes
     kernel = rebuild_kernel(kernel, Rebuilder(axis=lambda a: replace(
         a, lanes=lanes.get(a.name, 1), unroll=turns.get(a.name, 1))))
     chosen = (("vectorize", lanes), ("unroll", turns))
@@ -488,6 +491,16 @@ def _vector(stage: Stage) -> Axis:
     last = stage.at[-1]
     loads = [Access(x.buffer, x.index) for x in walk(stage.value) if isinstance(x, Load)]
     return last if all(stride_along(x, last.name) in (0, 1) for x in loads) else stage.axes[-1]
+
+
+def _is_turned(stage: Stage, vector: Axis) -> bool:
+    """Whether a map reads along its vectors and stores across them: it does so in blocks."""
+    if stage.at or stage.combine or len(stage.axes) < 2 or stage.axes[-2].extent != GROUP:
+        return False
+    loads = [Access(x.buffer, x.index) for x in walk(stage.value) if isinstance(x, Load)]
+    assert stage.store is not None
+    across = stride_along(Access(stage.store.buffer, stage.store.index), stage.axes[-2].name)
+    return stage.dtype is FLOAT32 and across == 1 and all(stride_along(x, vector.name) == 1 for x in loads)
 
 
 def _turns(stage: Stage, vector: Axis, lanes: int) -> Iterator[tuple[str, int]]:

@@ -15,6 +15,7 @@ from functools import partial
 from math import lcm, prod
 
 from planish.codegen.llvm import registers
+from planish.codegen.llvm.blocks import write_blocks
 from planish.codegen.llvm.builder import Builder, Module, Value, lanes_of
 from planish.codegen.llvm.elementwise import emit
 from planish.codegen.llvm.expressions import Expressions, Scope
@@ -289,6 +290,9 @@ class LoopWriter:
         self.e.hoist(self.stages_values)
         carry = [v for r in reductions for v in _carried(r)]
         axis = axes[0]
+        if len(axes) == 2 and axis.lanes > 1:
+            write_blocks(self, stages[0], *axes)
+            return carry
         if len(axes) > 1:
             loop = self.b.loop(self.b.i64(0), self.e.dim(axis.extent), self.b.i64(1), carry)
             outside, self.e.scope = self.e.scope, Scope(self.e.scope, {axis.name: loop.index})
@@ -389,6 +393,8 @@ class LoopWriter:
             elif stage.store is not None:
                 self.e.scope.forwarded[stage.store.buffer.name] = stage.store.index, value
                 if stage.store.buffer.space == "global" or _is_read(stage.store.buffer, later):
+                    if lanes > 1 and _keeps_some(stage):
+                        value = self.b.intrinsic("arithmetic.fence", value)
                     self.e.store(stage.store, value, lanes)
 
     def combine(self, stage: Stage, x: Value, y: Value) -> Value:
@@ -475,6 +481,15 @@ def _may_repeat(stages: Sequence[Stage]) -> bool:
     outside = any(s is not None and s.buffer.space == "global" for s in stores)
     loads = [x.buffer for s in stages for x in walk(*stage_values(s)) if isinstance(x, Load)]
     return all(b.name not in written and not (outside and b.space == "global") for b in loads)
+
+
+def _keeps_some(stage: Stage) -> bool:
+    """Whether floats are stored where they are chosen or what is there: LLVM would make it a store under a
+    mask, which takes AMD's processors some 16 cycles, if it saw the choice."""
+    value, store = stage.value, stage.store
+    if not isinstance(value, Apply) or value.op != "select" or store is None or not value.dtype.is_float:
+        return False
+    return any(isinstance(x, Load) and (x.buffer, x.index) == (store.buffer, store.index) for x in value.args)
 
 
 def _is_read(buffer: Buffer, stages: list[Stage | Sort]) -> bool:

@@ -127,7 +127,8 @@ def _attention(match: Match) -> Node | str:
                 _in_order(k, first.rhs_batch, first.rhs_contract[0], last=True),
                 _in_order(match.v, last.rhs_batch, last.rhs_contract[0], last=False))
     unseen = "zero_nan" if "numbers" in match.bound else "nan"
-    return ops.attention(operands[0], *map(_narrowed, operands[1:]), *scores.masks,
+    masks = [m for m in scores.masks if uniform_value(m) != (m.dtype is BOOL)]  # the others hide nothing
+    return ops.attention(operands[0], *map(_narrowed, operands[1:]), *masks,
                          scale=first.alpha * one * other, hidden=scores.hidden, unseen=unseen)
 
 
