@@ -292,12 +292,16 @@ def _begin(tile: Tile) -> None:
 
 
 def _finish(tile: Tile) -> None:
-    r, e = tile.axis(tile.used), tile.axis(tile.node.shape[-1])
-    total: Scalar = Load(tile.made["total"], (r.symbol,))
+    """The sums of values times one over the sum of the weights, which is found by vectors of queries."""
+    axes, at = tile.queries()
+    total: Scalar = Load(tile.made["total"], (at,))
     if tile.node.attributes.unseen != "nan":
         nothing = apply("eq", total, Const(0.0, FLOAT32), dtype=BOOL)
         total = apply("select", nothing, Const(1.0, FLOAT32), total, dtype=FLOAT32)
-    value = apply("div", Load(tile.made["out"], (r.symbol, e.symbol)), total)
+    share = tile.row("share", tile.rows)
+    tile.put(axes, share, (at,), apply("reciprocal", total))
+    r, e = tile.axis(tile.used), tile.axis(tile.node.shape[-1])
+    value = apply("mul", Load(tile.made["out"], (r.symbol, e.symbol)), Load(share, (r.symbol,)))
     tile.put((r, e), tile.w.buffer(tile.node), (*tile.result(r.symbol), e.symbol), value)
 
 
