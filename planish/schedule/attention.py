@@ -356,7 +356,8 @@ def _hide_later_keys(tile: Tile) -> None:
 
 
 def _mask(tile: Tile, of: Node, k: int) -> None:
-    """The k-th mask on the scores, of which the first scales them; one that lies along the keys is turned first, as the queries are."""
+    """The k-th mask on the scores, which are scaled for the first; one that lies along the keys is turned, as
+    the queries are."""
     c = tile.axis(tile.length)
     axes, at = tile.queries()
     mask = tile.query(of, at, tile.start + c.symbol)

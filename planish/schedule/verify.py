@@ -38,7 +38,7 @@ from planish.schedule.points import corner_points, dim_values
 from planish.schedule.products import BLOCK, NUMBERS, TILES
 from planish.schedule.sorting import work_bytes
 from planish.schedule.text import kernel_symbols, print_kernel
-from planish.types import BOOL, DTYPES, INT64, UINT8, Dim, Expr, symbols_of
+from planish.types import BOOL, DTYPES, FLOAT32, INT64, UINT8, Dim, Expr, is_static, symbols_of
 
 CONTEXT = 5  # lines of IR shown on each side of a fault
 
@@ -191,6 +191,8 @@ class _Checker:
             yield "a reduction stores nothing; a later map stores its result"
         if stage.at:
             yield from self.at_form(stage)
+        elif any(a.lanes > 1 for a in stage.axes[:-1]):
+            yield from self.block_form(stage)
         if stage.store is None and (stage.running or not has_result(stage)):
             yield "the values of the stage go nowhere"
         buffer = None if stage.store is None else stage.store.buffer
@@ -208,6 +210,16 @@ class _Checker:
             yield "the loops of a reduction depend on the point it runs at"
         if any(a.lanes > 1 for a in stage.at[:-1]):
             yield "of the axes of its points the last is the vector"
+
+    def block_form(self, stage: Stage) -> Iterator[str]:
+        """What is read by vectors along its last axis and stored by vectors along the one before."""
+        *outer, rows, columns = (Axis("", 1), *stage.axes)
+        if rows.lanes != columns.lanes or any(a.lanes > 1 for a in outer):
+            yield "blocks lie along the last two axes, and are square"
+        if not is_static(rows.extent) or rows.extent % rows.lanes:
+            yield f"axis {rows.name} is not a whole number of blocks"
+        if stage.combine or stage.dtype is not FLOAT32 or stage.store is None or stage.store.guard:
+            yield "what is turned in blocks is a map of float32 that is stored"
 
     def sort_form(self, stage: Sort) -> Iterator[str]:
         for store, dtype in ((stage.values, stage.key.dtype), (stage.positions, INT64)):

@@ -107,6 +107,22 @@ def test_masks_of_any_shape(shape: tuple[int, ...], kind: DType) -> None:
     check([*operands((2, 3), 50, 137, 8, 16), mask], unseen="zero", causal=kind is FLOAT32)
 
 
+def test_masks_of_nothing_are_left_out() -> None:
+    """What is added is 0, or every score is chosen: the kernel does not ask."""
+    q, k, v = (input_node(n, TensorType(FLOAT32, (2, s, 8))) for n, s in (("q", 5), ("k", 7), ("v", 7)))
+    scores = ops.dot_general(q, k, lhs_contract=(2,), rhs_contract=(2,), lhs_batch=(0,), rhs_batch=(0,))
+    numbers = np.random.default_rng().random((5, 7))
+    masks = (np.zeros((5, 7), np.float32), numbers.astype(np.float32), np.full((5, 7), True), numbers < 0.5)
+    hidden = constant(np.float32(-3))
+    for mask, kept in zip(map(constant, masks), (False, True, False, True)):
+        shown = ops.select(mask, scores, hidden) if mask.dtype is BOOL else scores + mask
+        out = ops.dot_general(ops.softmax(shown, axis=2), v, lhs_contract=(2,), rhs_contract=(1,),
+                              lhs_batch=(0,), rhs_batch=(0,))
+        graph, _ = run_pipeline(Graph((q, k, v), (out,)))
+        found = [n for n in graph.nodes() if n.op.name == "attention"]
+        assert [len(n.operands) for n in found] == [3 + kept]
+
+
 def test_two_masks_and_a_finite_number_for_hidden_scores() -> None:
     rng = np.random.default_rng()
     added = random_array(rng, FLOAT32, (9, 1), -1, 1)

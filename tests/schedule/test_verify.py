@@ -57,6 +57,12 @@ WRITTEN = {  # what is written wrongly -> (old text, new text)
     "the stage is f32 and its value h[s0] is f16": ("z[s0] = m", "z[s0] = h[s0]"),
     "the stage is f32 and its value cast(x[s0, a], f16) is f16":
         ("      x[s0, a]\n", "      cast(x[s0, a], f16)\n"),
+    "blocks lie along the last two axes, and are square":
+        ("t1: f32 = map over a in 10:", "t1: f32 = map over b in 1 vector(8), a in 10:"),
+    "axis b is not a whole number of blocks":
+        ("t1: f32 = map over a in 10:", "t1: f32 = map over b in 1 vector(8), a in 10 vector(8):"),
+    "what is turned in blocks is a map of float32 that is stored":
+        ("maximum over a in 10:", "maximum over b in 8 vector(8), a in 10 vector(8):"),
     "the stage is f32 and stores to y, which is f64": ("y: f32[", "y: f64["),
     "sub does not reduce": ("maximum over", "sub over"),
     "sub does not join values": ("      y[s0, a] = e[a]", "      y[s0, a] sub= e[a]"),

@@ -1,8 +1,8 @@
 """A map that turns what it reads: square blocks, loaded along one axis and stored along the other.
 
-In: a map whose two axes both have lanes, of float32. A block is a vector along the inner axis for each lane of
-the outer one; it is turned in registers and stored by vectors along the outer axis, which is a whole number of
-them. What is left of the inner axis goes one by one.
+In: a map whose last two axes both have lanes, of float32. A block is a vector along the inner axis for each
+lane of the outer one; it is turned in registers and stored by vectors along the outer axis, which is a whole
+number of them. What is left of the inner axis goes one by one.
 """
 from __future__ import annotations
 
