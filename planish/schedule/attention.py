@@ -25,31 +25,24 @@ In: a graph's `attention` node whose features are of known number. Out: stages i
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import count
 from math import inf, sqrt
 from typing import TYPE_CHECKING
 
 from planish.ir.node import Node
-from planish.schedule import steps
-from planish.schedule.access import Access, depends_on, stride_along
+from planish.schedule.access import depends_on
 from planish.schedule.kernel import (
-    Apply,
     Axis,
     Buffer,
     Const,
     Index,
-    Kernel,
     Load,
     Scalar,
-    Stage,
-    Step,
     Store,
     walk,
 )
-from planish.schedule.machine import Machine
-from planish.schedule.rebuild import Rebuilder, rebuild_kernel
 from planish.schedule.scalars import Point, apply, cast_to
 from planish.types import BOOL, FLOAT32, INT32, Dim, DType, TensorType, is_static, symbols_of
 from planish.types.dim import maximum, minimum
@@ -459,71 +452,3 @@ def _panels(tile: Tile) -> tuple[tuple[Axis, ...], Axis, Dim]:
         return (), e, e.symbol
     panel, e = tile.axis(width // GROUP), tile.axis(GROUP)
     return (panel,), e, panel.symbol * GROUP + e.symbol
-
-
-# --- vectors and register tiles
-
-TILE_ROWS = 6    # of accumulators, by GROUP columns: with 16 registers of 8 lanes, 12 of them
-ACCUMULATORS = 8  # where rows are few
-TRIP = 4         # steps of a product's sum in one trip
-
-
-def schedule_points(kernel: Kernel, machine: Machine) -> Kernel:
-    """Register tiles for the products at points, vectors for the rest, tiles to the threads."""
-    lanes: dict[str, int] = {}
-    turns: dict[str, int] = {}
-    for stage in kernel.stages:
-        assert isinstance(stage, Stage)
-        vector = _vector(stage)
-        if not is_static(vector.extent) or vector.extent >= machine.lanes:
-            lanes[vector.name] = machine.lanes
-        turns.update(_turns(stage, vector, machine.lanes))
-        if vector.name in lanes and _is_turned(stage, vector):
-            lanes[stage.axes[-2].name] = machine.lanes
-    kernel = rebuild_kernel(kernel, Rebuilder(axis=lambda a: replace(
-        a, lanes=lanes.get(a.name, 1), unroll=turns.get(a.name, 1))))
-    chosen = (("vectorize", lanes), ("unroll", turns))
-    taken = [Step(name, pair) for name, pairs in chosen for pair in pairs.items()]
-    kernel = replace(kernel, steps=kernel.steps + tuple(taken))
-    return steps.parallel(kernel, [a.name for a in kernel.shared]) if machine.threads > 1 else kernel
-
-
-def _vector(stage: Stage) -> Axis:
-    """The innermost loop; of a reduction at points the last of these, unless what is read lies along the
-    reduction."""
-    if not stage.at:
-        return stage.axes[-1]
-    last = stage.at[-1]
-    loads = [Access(x.buffer, x.index) for x in walk(stage.value) if isinstance(x, Load)]
-    return last if all(stride_along(x, last.name) in (0, 1) for x in loads) else stage.axes[-1]
-
-
-def _is_turned(stage: Stage, vector: Axis) -> bool:
-    """Whether a map reads along its vectors and stores across them: it does so in blocks."""
-    if stage.at or stage.combine or len(stage.axes) < 2 or stage.axes[-2].extent != GROUP:
-        return False
-    loads = [Access(x.buffer, x.index) for x in walk(stage.value) if isinstance(x, Load)]
-    assert stage.store is not None
-    across = stride_along(Access(stage.store.buffer, stage.store.index), stage.axes[-2].name)
-    return stage.dtype is FLOAT32 and across == 1 and all(stride_along(x, vector.name) == 1 for x in loads)
-
-
-def _turns(stage: Stage, vector: Axis, lanes: int) -> Iterator[tuple[str, int]]:
-    """How often axes are unrolled."""
-    if vector.extent == GROUP and lanes < GROUP:
-        yield vector.name, GROUP // lanes
-    if not stage.at or not isinstance(stage.value, Apply):
-        return
-    yield stage.axes[-1].name, 1 if vector is stage.axes[-1] else TRIP
-    *_, row, last = stage.at
-    if is_static(row.extent) and row.extent <= SHARING and last.extent != GROUP:
-        rows = max(1, min(row.extent, FEW))
-        yield from ((row.name, rows), (last.name, ACCUMULATORS // rows))
-        return
-    columns = next(x for x in stage.value.args if depends_on(x, vector.name))
-    yield from ((a.name, TILE_ROWS) for a in stage.at if not depends_on(columns, a.name))
-
-
-def is_attention(kernel: Kernel) -> bool:
-    """Whether a kernel's stages reduce at points of their own."""
-    return any(isinstance(s, Stage) and s.at for s in kernel.stages)

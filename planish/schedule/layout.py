@@ -15,7 +15,7 @@ from math import prod
 
 from planish.schedule import steps
 from planish.schedule.access import Access, stride_along
-from planish.schedule.attention import is_attention
+from planish.schedule.attention_points import is_attention
 from planish.schedule.buffers import Buffers
 from planish.schedule.kernel import (
     Axis,

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from planish.ir.graph import Graph
 from planish.ir.node import Node
-from planish.schedule.attention import is_attention, schedule_points
+from planish.schedule.attention_points import is_attention, schedule_points
 from planish.schedule.beside import SideBySide
 from planish.schedule.buffers import Buffers
 from planish.schedule.causal import are_usual

@@ -10,10 +10,11 @@
     unroll       ... vector(l)                 ->  `factor` vectors a trip, each with its accumulator
                  for s in n: stages            ->  `factor` points of a shared axis at a time, in one loop
     parallel     for s in n                    ->  points shared out among the threads
+    in_turn      for s, o: A; B                ->  for s: A; for o: B, where A is the same for every o
     pipeline     load x[i]                     ->  and ask for x[i + distance]: memory works meanwhile
     stream       y[i] = ...                    ->  stores round the caches: the result is larger than they
 
-Register tiles and packing of contractions are in contraction.py.
+Register tiles and packing of contractions are in contraction.py, in_turn in attention_points.py.
 """
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from math import prod
 
 from planish.ir.node import Node
 from planish.schedule.access import Access, kernel_accesses
-from planish.schedule.attention import is_attention
+from planish.schedule.attention_points import is_attention
 from planish.schedule.buffers import Buffers
 from planish.schedule.kernel import (
     Axis,

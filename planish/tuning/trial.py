@@ -20,7 +20,7 @@ from planish.ir import Graph, input_node
 from planish.ops.content import Content
 from planish.runtime.load import load_program
 from planish.runtime.program import NativeProgram
-from planish.schedule.attention import is_attention
+from planish.schedule.attention_points import is_attention
 from planish.schedule.buffers import Buffers
 from planish.schedule.build import build_program
 from planish.schedule.choice import ANALYTIC, Choice, kernel_key

@@ -107,6 +107,21 @@ def test_masks_of_any_shape(shape: tuple[int, ...], kind: DType) -> None:
     check([*operands((2, 3), 50, 137, 8, 16), mask], unseen="zero", causal=kind is FLOAT32)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_values_are_copied_once_where_heads_are_many(threads: int) -> None:
+    """Eight heads are four for each of two threads; causal or not, the interpreter and the kernel agree."""
+    for causal in (False, True):
+        arrays = operands((8,), 130, 20, 4, 32)
+        graph = graph_of(arrays, causal=causal)
+        built = build_program(graph, Machine(threads=threads), {})
+        kernel, = built.program.kernels
+        taken = [s for s in kernel.steps if s.name == "in_turn"]
+        assert len(taken) == (threads < 5)
+        found, = interpret_program(built.program, arrays)
+        expected = interpret(graph, arrays)[0]
+        np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=2e-5, atol=2e-5)
+
+
 def test_masks_of_nothing_are_left_out() -> None:
     """What is added is 0, or every score is chosen: the kernel does not ask."""
     q, k, v = (input_node(n, TensorType(FLOAT32, (2, s, 8))) for n, s in (("q", 5), ("k", 7), ("v", 7)))
