@@ -18,7 +18,6 @@ from planish.schedule.kernel import (
     Load,
     Stage,
     Step,
-    own_dims,
     stage_values,
     walk,
 )
@@ -58,7 +57,7 @@ def copy_once(kernel: Kernel, machine: Machine) -> Kernel:
     values, is made once for them. A causal tile would copy the keys that it sees; then all are copied."""
     *heads, tile = kernel.shared or (Axis("", 1),)
     count = prod(a.extent for a in heads)
-    if not is_static(count) or count < ENOUGH * machine.threads > ENOUGH or _is_inside(kernel):
+    if not is_static(count) or _is_inside(kernel) or 1 < machine.threads > count // ENOUGH:
         return kernel
     copies = [s for s in kernel.stages if isinstance(s, Stage) and _is_copy(s, tile)]
     if not copies:
@@ -77,9 +76,9 @@ def _is_copy(stage: Stage, tile: Axis) -> bool:
     if stage.combine or stage.store is None or stage.store.buffer.space != "row":
         return False
     reads = [x for x in accesses(stage) if not x.is_store]
-    indices = [*stage.store.index, *(d for x in walk(*stage_values(stage)) for d in own_dims(x))]
-    return bool(reads) and all(x.buffer.space == "global" for x in reads) and not any(
-        tile.name in symbols_of(d) for d in indices)
+    values = (*stage_values(stage), Load(stage.store.buffer, stage.store.index))
+    is_read = bool(reads) and all(x.buffer.space == "global" for x in reads)
+    return is_read and not any(depends_on(x, tile.name) for x in values)
 
 
 def _of_whole_buffer(stage: Stage, tile: Axis) -> Stage:
