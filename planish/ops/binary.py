@@ -71,8 +71,8 @@ def integer_power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def gate_of(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x sigmoid(y ln 2) = x / (1 + 2^-y); 0 where 2^-y overflows and x is finite."""
-    return x / (1 + np.exp2(-y))
+    """x sigmoid(y ln 4) = x / (1 + 4^-y); 0 where 4^-y overflows and x is finite."""
+    return x / (1 + np.exp2(-2 * y))
 
 
 def high_product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -119,7 +119,7 @@ def _atan2_slopes(g: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 def _gate_slopes(g: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
     share = ops.gate(like(y, 1.0), y)
-    return g * share, g * z * (1.0 - share) * math.log(2)
+    return g * share, g * z * (1.0 - share) * math.log(4)
 
 
 def _zero_second(g: Any, z: Any, x: Any, y: Any) -> tuple[Any, None]:
@@ -147,7 +147,7 @@ atan2 = binary("atan2", np.arctan2, _atan2_slopes, dtypes=FLOATS, tolerance="tra
 hypot = binary("hypot", np.hypot, lambda g, z, x, y: (g * x / z, g * y / z), dtypes=FLOATS,
                tolerance="transcendental", traits=_SYMMETRIC)
 gate = binary("gate", gate_of, _gate_slopes, dtypes=FLOATS, tolerance="transcendental",
-              samples=binary_samples(right=(-30, 30)))
+              samples=binary_samples(right=(-15, 15)))
 copysign = binary("copysign", np.copysign, lambda g, z, x, y: (g * ops.sign(x) * ops.sign(z), None),
                   dtypes=FLOATS)
 next_after = define("next_after", "binary", broadcast_rule, lambda a, x, y: np.asarray(np.nextafter(x, y)),

@@ -98,6 +98,7 @@ class Builder:
         self.head = f"define {visible}{result} @{name}({signature}) {attributes} align {LINE} {{"
         self.lines: list[str] = ["entry:"]
         self.block = "entry"
+        self.types: dict[str, str] = {}
         self.count = 0
 
     def __str__(self) -> str:
@@ -108,6 +109,7 @@ class Builder:
     def value(self, type_: str, text: str) -> Value:
         self.count += 1
         name = f"%v{self.count}"
+        self.types[name] = type_
         self.lines.append(f"  {name} = {text}")
         return Value(type_, name)
 

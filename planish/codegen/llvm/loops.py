@@ -19,6 +19,7 @@ from planish.codegen.llvm.blocks import write_blocks
 from planish.codegen.llvm.builder import Builder, Module, Value, lanes_of
 from planish.codegen.llvm.elementwise import emit
 from planish.codegen.llvm.expressions import Expressions, Scope
+from planish.codegen.llvm.overlap import TURNS, overlapped_loop
 from planish.codegen.llvm.places import side_by_side, written_out
 from planish.codegen.llvm.points import write_points
 from planish.codegen.llvm.sorting import usable_threads, write_sort
@@ -217,11 +218,24 @@ class LoopWriter:
             if left is None or left % width:
                 middle = b.bin("sub", stop, b.bin("urem", b.bin("sub", stop, start), b.i64(width)))
             if left is None or left >= width:
-                loop = b.loop(start, middle, b.i64(width), hint="vector" if width > 1 else "rest")
                 inside = (axis.name, width) if width > 1 else ("", 1)
-                self.within({axis.name: loop.index}, lambda: body(width), *inside)  # noqa: B023
-                loop.end()
+
+                def turn(index: Value, width: int = width, inside: tuple[str, int] = inside) -> None:
+                    self.within({axis.name: index}, lambda: body(width), *inside)
+
+                if width > NARROW and self.may_overlap(axis, width):
+                    overlapped_loop(b, start, middle, width, turn)
+                else:
+                    loop = b.loop(start, middle, b.i64(width), hint="vector" if width > 1 else "rest")
+                    turn(loop.index)
+                    loop.end()
             start, left = middle, None if left is None else left % width
+
+    def may_overlap(self, axis: Axis, width: int) -> bool:
+        """Whether there are turns enough, and none reads what another writes."""
+        is_long = axis.extent >= TURNS * width if is_static(axis.extent) else axis.parallel
+        loads = [x for x in walk(*self.all_values()) if isinstance(x, Load)]
+        return is_long and not any(x.buffer.name in self.e.written for x in loads)
 
     # --- one point of the shared axes: the stages in order
 

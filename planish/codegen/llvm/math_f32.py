@@ -35,7 +35,7 @@ _TANH_Q = (8.522761154e-07, 0.00034113518007, 0.02616458777, 0.46777857621, 1.0)
 _EXP_NEGATIVE = tuple((-1) ** k * c for k, c in enumerate(F32.exp))  # of exp, at -r
 _EXP2 = (0.00132567319, 0.00967169832, 0.055507686, 0.240222409, 0.693146944, 1.0)
 
-_TWO_EXP2_NEGATIVE = tuple(2 * (-1) ** (k + 1) * c for k, c in enumerate(_EXP2))  # 2^(1 - t)
+_T_BY_TANH = (-0.007383734919130802, 0.2310495525598526, 1.4426950216293335)  # t / tanh(t ln 2), at t^2
 
 _ERF_CUT = 0.9
 _ERF_NEAR = (-0.000605344598, 0.00500434591, -0.0267733987, 0.112819783, -0.376125067, 0.128379151)
@@ -126,12 +126,17 @@ def sigmoid(x: Lanes) -> Lanes:
 
 
 def gate(x: Lanes, y: Lanes) -> Lanes:
-    """x / (1 + 2^-y), with -y = n - t: 2^(n-1) times 2^(1-t), which is inf where it overflows."""
-    a = y.at_least(-129.0).at_most(126.0)
-    magic = F32.magic + F32.bias - 1
+    """x / (1 + 4^-y) = x m / (m + 2^(n - 1) d), with -2y = n - 2t and 4^-t = d / 2m: three terms will do for
+    e = t / tanh(t ln 2), |t| <= 1/4; d = e - t, 2m = e + t. In base 4 m is less than 1, so that x m does not
+    overflow. 2^(n - 1) is inf from 4^-y = 2^128.5 on."""
+    a = y.at_least(-64.5).at_most(63.0)
+    magic = (F32.magic + F32.bias - 1) / 2
     shifted = magic - a
     t = (shifted - magic) + a
-    return x / fma(by_pairs(_TWO_EXP2_NEGATIVE, t, t * t), power_of_two(shifted.bits(), F32), 1.0)
+    e = horner(_T_BY_TANH, t * t)
+    d = e - t
+    m = fma(d, -0.5, e)
+    return x * m / fma(d, power_of_two(shifted.bits(), F32), m)
 
 
 def sigmoid_fast(x: Lanes) -> Lanes:

@@ -119,7 +119,8 @@ def sigmoid(x: Lanes) -> Lanes:
 
 
 def gate(x: Lanes, y: Lanes) -> Lanes:
-    return x / (exp2(-y) + 1.0)
+    """x / (1 + 4^-y)"""
+    return x / (exp2(y * -2.0) + 1.0)
 
 
 # --- logarithms

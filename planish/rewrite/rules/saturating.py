@@ -73,25 +73,25 @@ _CUBES: dict[str, Callable[..., Node]] = {
 
 # --- x sigmoid(u), where u has a constant factor
 
-def _in_base_2(factor: Node) -> Node:
-    """A constant factor of what goes into a sigmoid, for the power of 2 in the place of that of e."""
-    return constant(number(factor) / log(2), factor.dtype)
+def _in_base_4(factor: Node) -> Node:
+    """A constant factor of what goes into a sigmoid, for the power of 4 in the place of that of e."""
+    return constant(number(factor) / log(4), factor.dtype)
 
 
 def _stays_normal(pattern: Variable) -> Guard:
     def guard(match: Match) -> bool | str:
-        made = number(match.bound[pattern.name]) / log(2)
+        made = number(match.bound[pattern.name]) / log(4)
         return is_normal_in(made, match.root.dtype) or f"{made} is not a normal number"
     return guard
 
 
 def _gate_of_scaled(match: Match) -> Node:
-    """x sigmoid(a u) = x / (1 + 2^-(a log2(e) u))"""
-    return ops.gate(match.x, match.u * _in_base_2(match.a))
+    """x sigmoid(a u) = x / (1 + 4^-(a log4(e) u))"""
+    return ops.gate(match.x, match.u * _in_base_4(match.a))
 
 
 def _gate_of_cubic(match: Match) -> Node:
-    return ops.gate(match.x, match.u * ops.fma(match.w, _in_base_2(match.a), _in_base_2(match.b)))
+    return ops.gate(match.x, match.u * ops.fma(match.w, _in_base_4(match.a), _in_base_4(match.b)))
 
 
 SATURATING = (
@@ -111,7 +111,7 @@ SATURATING = (
            relies_on="x + b x^3 overflows where the sigmoid is at its end")
       for name, cube in _CUBES.items()),
     rule("gate_of_scaled", x * ops.sigmoid(u * a).used_once("gate"), _gate_of_scaled, numerics="default",
-         when=every(is_float32(x), is_uniform(a), _stays_normal(a)), relies_on="e^y = 2^(y log2(e))"),
+         when=every(is_float32(x), is_uniform(a), _stays_normal(a)), relies_on="e^y = 4^(y log4(e))"),
     rule("gate_of_cubic", x * ops.sigmoid(u * ops.fma(w, a, b).used_once("inner")).used_once("gate"),
          _gate_of_cubic, numerics="default", relies_on="as gate_of_scaled",
          when=every(is_float32(x), is_uniform(a), is_uniform(b), _stays_normal(a), _stays_normal(b))),
