@@ -104,7 +104,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
                                                   _cycles(kernel, r, hint, buffers, width)))
     if _packs_for_one_use(roles, buffers):
         return None
-    found = widened_weights(kernel, roles, buffers, machine, hint, disable)
+    found = widened_weights(kernel, roles, buffers, hint, disable)
     if found is not None:
         kernel, roles = in_blocks(kernel, roles, found.block)
     tile = _tile_for(kernel, roles, lanes, machine, hint, choice)

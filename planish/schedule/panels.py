@@ -200,7 +200,7 @@ def in_whole_steps(kernel: Kernel, name: str, product: Product) -> Kernel:
     return replace(kernel, stages=(replace(first, axes=axes), *rest))
 
 
-def widened_weights(kernel: Kernel, roles: Roles, buffers: Buffers, machine: Machine, hint: dict[str, int],
+def widened_weights(kernel: Kernel, roles: Roles, buffers: Buffers, hint: dict[str, int],
                     disable: frozenset[str]) -> Widened | None:
     """How a constant right operand follows from narrower numbers, where its panels are to hold those."""
     content = buffers.constants.get(buffers.owner(roles.rhs.buffer.name))
@@ -209,7 +209,7 @@ def widened_weights(kernel: Kernel, roles: Roles, buffers: Buffers, machine: Mac
     if set(roles.batch) & axes_of(roles.rhs):
         return None
     found = widened(content, *_view(roles, _extents(kernel)))
-    is_kept = found is not None and is_worth(found, content.type.dtype, rows_of(kernel, roles, hint), machine)
+    is_kept = found is not None and is_worth(found, content.type.dtype, rows_of(kernel, roles, hint))
     return found if is_kept else None
 
 

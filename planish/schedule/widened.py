@@ -18,7 +18,6 @@ import numpy as np
 
 from planish.ops.content import Content, ask, derivation
 from planish.schedule.kernel import Apply, Scalar
-from planish.schedule.machine import Machine
 from planish.schedule.views import View, behind, sizes_of
 from planish.types import (
     BFLOAT16,
@@ -40,9 +39,12 @@ IN_BYTES = {"int4": INT8, "uint4": UINT8, "int2": INT8, "uint2": UINT8}  # store
 ARITHMETIC = frozenset({"cast", "sub", "add", "mul"})
 COMPUTED = (INT16, INT32, FLOAT32, FLOAT64)
 MOVEMENT = frozenset({"reshape", "transpose", "broadcast_to", "slice"})
-MOST_STEPS = 6      # of arithmetic
+MOST_DEEP = 6       # steps of arithmetic, one on another
+MOST_STEPS = 6      # and all together
 LEAST_BLOCK = 8     # steps of k that a block has
+LEAST_BYTES = 256 << 10  # of wide weights: half of a core's second level
 FEW_ROWS = 32       # that weights meet: 32 of them take about as long as to read float32 from memory
+CROWDING = 4 << 20  # bytes of wide weights that more rows meet
 KNOWN = 64 << 10    # bytes of zero points that are looked at
 
 
@@ -131,19 +133,19 @@ def _steps(form: Form) -> Iterator[Step]:
             yield from _steps(arg)
 
 
-def _form(content: Content, view: View) -> Form:
-    """The arithmetic of a content, down to what is loaded."""
+def _form(content: Content, view: View, deep: int = MOST_DEEP) -> Form:
+    """The arithmetic of a content, down to what is loaded, or to what is made by more than `deep` steps."""
     leaf, made = Leaf(content, view), content.derivation
     if leaf.block is not None or made is None or made.function not in ("op", "transposed"):
         return _in_bytes(leaf)
     name = "transpose" if made.function == "transposed" else made.parameters[0]
     if name in MOVEMENT:
         below = behind(content, view)
-        return _in_bytes(leaf) if below is None else _form(made.sources[0], below)
-    if name not in ARITHMETIC or content.type.dtype not in COMPUTED:
+        return _in_bytes(leaf) if below is None else _form(made.sources[0], below, deep)
+    if name not in ARITHMETIC or content.type.dtype not in COMPUTED or deep == 0:
         return _in_bytes(leaf)
     views = [behind(content, view, k) for k in range(len(made.sources))]
-    args = tuple(_form(s, v) for s, v in zip(made.sources, views) if v is not None)
+    args = tuple(_form(s, v, deep - 1) for s, v in zip(made.sources, views) if v is not None)
     if len(args) < len(views):
         return leaf
     if name == "cast" and isinstance(args[0], Leaf) and args[0].block is not None:
@@ -197,9 +199,9 @@ def _places(digits: tuple[tuple[int, int], ...]) -> np.ndarray:
     return found
 
 
-def is_worth(found: Widened, wide: DType, rows: int, machine: Machine) -> bool:
+def is_worth(found: Widened, wide: DType, rows: int) -> bool:
     """Whether weights are to stay narrow, of a product of so many rows. Those that a core's cache holds are
     read as fast when wide; where each meets many rows, widening them in every tile takes more than memory
     does, and only what would crowd the shared cache stays narrow."""
     size = prod(sizes_of(found.narrow.content)) * wide.itemsize
-    return size >= machine.l2 // 2 and (rows <= FEW_ROWS or size >= machine.l3 // 4)
+    return size >= (LEAST_BYTES if rows <= FEW_ROWS else CROWDING)

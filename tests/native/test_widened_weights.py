@@ -194,6 +194,26 @@ def test_convolution_with_a_scale_of_filters() -> None:
     check(graph, rng.normal(size=(1, 80, 4, 5)).astype(np.float32))
 
 
+def test_a_left_operand_that_lies_along_its_rows() -> None:
+    """It is packed too."""
+    x = input_node("x", TensorType(FLOAT32, (520, 32)))
+    w = wide(numbers(INT8, 520, 130)) * spread(scales(13, 130), 40)
+    graph = Graph((x,), (ops.matmul(ops.transpose(x, axes=(1, 0)), w),))
+    check(graph, rng.normal(size=(520, 32)).astype(np.float32))
+    compiled = compile_graph(graph)
+    assert isinstance(compiled, NativeCompiled)
+    assert [k.name for k in compiled.built.program.kernels] == ["k0_left_pack", "k0"]
+
+
+def test_what_is_made_in_many_steps_is_widened_before() -> None:
+    w = wide(numbers(INT8, K, N))
+    for _ in range(60):
+        w = w + w
+    x = input_node("x", TensorType(FLOAT32, (2, K)))
+    optimized, _ = run_pipeline(Graph((x,), (ops.matmul(x, w),)))
+    assert build_program(optimized, machine_of(AVX512), {}).decisions == []
+
+
 def test_open_rows() -> None:
     x = input_node("x", TensorType(FLOAT32, (symbol("M", 0, 100), K)))
     graph = Graph((x,), (ops.matmul(x, wide(numbers(INT8, K, N)) * spread(scales(K // 32, N), 32)),))
