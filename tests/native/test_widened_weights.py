@@ -108,12 +108,13 @@ def narrow_of(compiled: Compiled) -> list[str]:
     return [d for d in compiled.report.decisions if "weights stay" in d]
 
 
-def check(graph: Graph, *arrays: np.ndarray, stays: bool = True) -> None:
-    """The bits of weights widened before, and what float64 says."""
+def check(graph: Graph, *arrays: np.ndarray, stays: bool = True, same: bool = True) -> None:
+    """The bits of weights widened before (`same`: blocks divide those of long sums), and what float64
+    says."""
     narrow, before = compile_graph(graph), compile_graph(graph, Options(disable=frozenset({"widen"})))
     assert bool(narrow_of(narrow)) == stays and not narrow_of(before)
     got, = narrow(*arrays)
-    np.testing.assert_array_equal(got, before(*arrays)[0])
+    np.testing.assert_allclose(got, before(*arrays)[0], rtol=1e-5 * (not same), atol=1e-4 * (not same))
     exact = interpret(graph, arrays, precision="float64")[0]
     np.testing.assert_allclose(got, exact, rtol=1e-4, atol=1e-5 * np.abs(exact).max())
 
@@ -122,7 +123,7 @@ def check(graph: Graph, *arrays: np.ndarray, stays: bool = True) -> None:
 def test_every_form(form: str) -> None:
     for rows in ROWS if form in ("scale of columns", "blocks, zero points") else (1, 7):
         x = rng.normal(size=(rows, K)).astype(np.float32)
-        check(product(form, rows), x, stays=form != "scale of rows")
+        check(product(form, rows), x, stays=form != "scale of rows", same=form != "groups")
 
 
 @pytest.mark.parametrize("form", ["blocks, one zero point", "groups of four bits", "bfloat16, scaled"])
@@ -199,7 +200,7 @@ def test_a_left_operand_that_lies_along_its_rows() -> None:
     x = input_node("x", TensorType(FLOAT32, (520, 32)))
     w = wide(numbers(INT8, 520, 130)) * spread(scales(13, 130), 40)
     graph = Graph((x,), (ops.matmul(ops.transpose(x, axes=(1, 0)), w),))
-    check(graph, rng.normal(size=(520, 32)).astype(np.float32))
+    check(graph, rng.normal(size=(520, 32)).astype(np.float32), same=False)
     compiled = compile_graph(graph)
     assert isinstance(compiled, NativeCompiled)
     assert [k.name for k in compiled.built.program.kernels] == ["k0_left_pack", "k0"]

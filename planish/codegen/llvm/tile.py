@@ -13,7 +13,8 @@ compiling takes.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from planish.codegen.llvm import products, registers
 from planish.codegen.llvm.builder import Builder, Value, mangle, vector
@@ -102,9 +103,23 @@ class TileSums:
         axis, *inner = axes
         if not inner:
             return self.innermost(axis, carry)
+        first, last = self.b.i64(0), self.e.dim(axis.extent)
+        if self.widening is None or not self.widening.is_blocked:
+            return self.rounds(axis, inner, first, last, carry)
+        # Of blocks that share what widens them, as many as make up one of a long sum are summed apart.
+        count, size = axis.extent, inner[0].extent
+        assert is_static(count) and is_static(size)
+        each = max(1, BLOCK // size)
+        if count <= each:
+            return self.rounds(axis, inner, first, last, carry)
+        return self.by_blocks(last, each, carry, partial(self.rounds, axis, inner))
+
+    def rounds(self, axis: Axis, inner: Sequence[Axis], first: Value, last: Value,
+               carry: list[Value]) -> list[Value]:
+        """The loop over an axis that has others inside."""
         b = self.b
-        loop = b.loop(b.i64(0), self.e.dim(axis.extent), b.i64(1), carry, hint="k")
-        if self.widening is not None and axis is self.k[0]:
+        loop = b.loop(first, last, b.i64(1), carry, hint="k")
+        if self.widening is not None and self.widening.is_blocked:
             self.widening.load_block(loop.index)
         _, _, *totals = self.loops(inner, loop.carry)
         beyond = [b.add(loop.carry[side], self.step(side, axis)) for side in (LEFT, RIGHT)]
@@ -132,17 +147,23 @@ class TileSums:
         return carry
 
     def blocks(self, axis: Axis, stop: Value, carry: list[Value]) -> list[Value]:
-        """The steps up to `stop`: each block from 0, then added to what is in memory."""
+        """The steps up to `stop`."""
+        def steps(first: Value, last: Value, carry: list[Value]) -> list[Value]:
+            loop = self.b.loop(first, last, self.b.i64(self.unroll), carry, hint="k")
+            return loop.end(self.trip(axis, self.unroll, loop.carry))
+        return self.by_blocks(stop, BLOCK // self.unroll * self.unroll, carry, steps)
+
+    def by_blocks(self, stop: Value, block: int, carry: list[Value],
+                  steps: Callable[[Value, Value, list[Value]], list[Value]]) -> list[Value]:
+        """`steps` from 0 to `stop`: each block from 0, then added to what is in memory."""
         b, (left, right, *totals), bytes_ = self.b, carry, self.lanes * self.dtype.itemsize
         places = [b.gep("i8", self.memory, b.i64(i * bytes_)) for i in range(len(totals))]
         for total, place in zip(totals, places):
             b.store(total, place, bytes_)
-        block = BLOCK // self.unroll * self.unroll
         outer = b.loop(b.i64(0), stop, b.i64(block), [left, right], hint="block")
         end = b.intrinsic("smin", b.add(outer.index, b.i64(block)), stop)
         zero = registers.constant(b, self.dtype.name, 0, self.lanes)
-        loop = b.loop(outer.index, end, b.i64(self.unroll), [*outer.carry, *[zero] * len(totals)], hint="k")
-        past_left, past_right, *summed = loop.end(self.trip(axis, self.unroll, loop.carry))
+        past_left, past_right, *summed = steps(outer.index, end, [*outer.carry, *[zero] * len(totals)])
         for total, place in zip(summed, places):
             b.store(b.bin("fadd", b.load(total.type, place, bytes_), total), place, bytes_)
         offsets = outer.end([past_left, past_right])
@@ -190,7 +211,7 @@ class TileSums:
                     at = i * count + j
                     totals[at] = self.plus_product(totals[at], many, column)
             return
-        if self.widening is not None and len(self.k) > 1:
+        if self.widening is not None and self.widening.is_blocked:
             self.widening.load_again()
         columns = [self.right_vector(*place, j) for j, place in enumerate(places)]
         for i, pointer in enumerate(left):
@@ -271,9 +292,9 @@ class Widening:
                  numerics: str):
         self.b, self.factor, self.panels, self.lanes, self.numerics = b, factor, panels, lanes, numerics
         self.beside = [x for x in walk(factor) if isinstance(x, Load) and x is not panels]
-        strides = (stride_along(Access(x.buffer, x.index), outer.name) for x in self.beside)
-        self.steps = [e.dim(x.dtype.itemsize * stride) for x, stride in zip(self.beside, strides)
-                      if stride is not None]
+        strides = [stride_along(Access(x.buffer, x.index), outer.name) or 0 for x in self.beside]
+        self.steps = [e.dim(x.dtype.itemsize * stride) for x, stride in zip(self.beside, strides)]
+        self.is_blocked = any(strides)  # the outer of two axes of k is blocks
         self.pointers: list[list[Value]] = []
         self.here: list[list[Value]] = []
         self.vectors: list[dict[int, Value]] = []
