@@ -128,6 +128,7 @@ class SideBySide:
     def __post_init__(self) -> None:
         self.bases = self.buffers.bases
         self.scratch = {b.name for b in self.buffers.scratch}
+        self.known: tuple[int, int, int] | None = None  # what the steps so far measure
 
     def steps(self, steps: Sequence[Step]) -> list[Step]:
         """The steps with products of one left operand side by side."""
@@ -186,16 +187,20 @@ class SideBySide:
         busiest, apart = self.busiest(parts), sum(self.busiest([p]) for p in parts)
         if _order(steps) == _order(made):
             return Saved(0, 0, 0, busiest, apart, self.threads)
-        laid, alive, barriers = (old - new for old, new in zip(self.measured(steps), self.measured(made)))
-        return Saved(laid, alive, barriers, busiest, apart, self.threads)
+        before, after = self.known or self.measured(steps), self.measured(made)
+        laid, alive, barriers = (old - new for old, new in zip(before, after))
+        saved = Saved(laid, alive, barriers, busiest, apart, self.threads)
+        self.known = before if saved.loses else after
+        return saved
 
     def measured(self, steps: Sequence[Step]) -> tuple[int, int, int]:
         """Bytes that launches write which lay operands out, the most bytes alive at once, and barriers."""
+        waiting = with_barriers(steps, self.bases)
+        barriers = (isinstance(s, Launch) and s.barrier for s in every_step(waiting))
         laid = [b.type for s in steps if isinstance(s, Launch) and s.kernel.ops in PREPARES
                 for b in s.kernel.outputs]
-        barriers = (isinstance(s, Launch) and s.barrier for s in every_step(with_barriers(steps, self.bases)))
         return (sum(hinted(t.size, self.hint) * t.dtype.itemsize for t in laid),
-                least_memory(steps, self.buffers, self.fixed, self.hint), sum(barriers))
+                least_memory(waiting, self.buffers, self.fixed, self.hint), sum(barriers))
 
     def may_move(self, steps: Sequence[Step], first: Part, part: Part) -> bool:
         """Whether a part may run as early as another before it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, product
+from itertools import accumulate, count, product
 
 from planish.ir.graph import Graph
 from planish.ops.content import Content
@@ -195,15 +195,17 @@ def _values(timeline: Timeline, buffers: Buffers, fixed: set[str]) -> dict[str, 
 
 def _most_alive(values: dict[str, Value], hint: dict[str, int]) -> int:
     sizes = {v.name: hinted(v.bytes, hint) for v in values.values()}
-    phases = {p for v in values.values() for p in (v.first, v.last)}
-    live = (sum(sizes[v.name] for v in values.values() if v.first <= p <= v.last) for p in phases)
-    return max(live, default=0)
+    change: Counter[int] = Counter()  # phase -> bytes that begin to live less those that no longer do
+    for value in values.values():
+        change[value.first] += sizes[value.name]
+        change[value.last + 1] -= sizes[value.name]
+    return max(accumulate(change[p] for p in sorted(change)), default=0)
 
 
 def least_memory(steps: Sequence[Step], buffers: Buffers, fixed: set[str], hint: dict[str, int]) -> int:
-    """Bytes that no plan of steps without barriers can be smaller than; `fixed` are buffers that take none of
+    """Bytes that no plan of steps with barriers can be smaller than; `fixed` are buffers that take none of
     the arena."""
-    return _most_alive(_values(Timeline(with_barriers(steps, buffers.bases)), buffers, fixed), hint)
+    return _most_alive(_values(Timeline(steps), buffers, fixed), hint)
 
 
 # --- order and barriers
