@@ -76,6 +76,13 @@ def test_a_register_tile_stays_in_registers(dtype: DType, shape: str, target: Ta
     assert count(STACK, loop) == 0 and count(CALL, loop) == 0
 
 
+@pytest.mark.parametrize(("depth", "lines"), [(768, 1), (4096, 0)])
+def test_a_tile_asks_for_the_next_panels_where_they_fit_beside_its_own(depth: int, lines: int) -> None:
+    """A line in each trip, for the second-level cache; of 256 KiB in one panel none."""
+    loop = hottest(code_for(AVX2, product(FLOAT32, 128, depth, 256)))
+    assert count(r"prefetcht1", loop) == lines
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.isa)
 def test_a_tile_with_rows_apart_stays_in_registers(target: Target) -> None:
     """No size is known: every row of the tile needs a pointer of its own."""

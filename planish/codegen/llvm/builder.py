@@ -238,9 +238,10 @@ class Builder:
     def store(self, x: Value, pointer: Value, align: int = 1, note: str = "") -> None:
         self.do(f"store {x}, {pointer}, align {align}{note}")
 
-    def prefetch(self, pointer: Value) -> None:
-        """Ask for the cache line of an address, to be read soon; any address will do."""
-        self.call("llvm.prefetch.p0", "void", [pointer, *(Value("i32", n) for n in ("0", "3", "1"))])
+    def prefetch(self, pointer: Value, level: int = 1) -> None:
+        """Ask for the cache line of an address, to be read soon, into the cache of a level; any address will
+        do."""
+        self.call("llvm.prefetch.p0", "void", [pointer, *(Value("i32", str(n)) for n in (0, 4 - level, 1))])
 
     # --- control
 

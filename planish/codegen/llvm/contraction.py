@@ -17,14 +17,14 @@ from planish.codegen.llvm.builder import Builder, Module, Value, vector
 from planish.codegen.llvm.crew import MOST_UNITS, Crew
 from planish.codegen.llvm.expressions import Scope
 from planish.codegen.llvm.loops import LoopWriter, open_function
-from planish.codegen.llvm.tile import TileSums
+from planish.codegen.llvm.tile import LINE_BYTES, TileSums
 from planish.schedule.access import Access, stride_along
 from planish.schedule.kernel import Apply, Axis, Kernel, Load, own_dims, stage_values, walk
 from planish.schedule.roles import contraction_of
 from planish.schedule.steps import HARDLY, even_size, heights
 from planish.types import Dim, is_static, substitute
 
-GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all rows pass
+GROUP_BYTES = 128 << 10  # panels that stay in the second-level cache while all rows pass, and the next come
 PANELS_AT_ONCE = 4       # panels a tile of few rows takes, so that enough accumulators hide the latency
 UNIT_WORK = 1 << 19      # multiply-adds of what a thread claims at a time: some 10 us
 UNITS_OF_GROUP = 6       # bits: units of one group of panels, at most about 64
@@ -292,7 +292,7 @@ class TileWriter(LoopWriter):
                                             b.i64(at_once)), b.i64(at_once)))
             self.panel_loop(rows, row, first, many, at_once)
             first = many
-        self.panel_loop(rows, row, first, stop, 1)
+        self.panel_loop(rows, row, first, stop, 1, self.next_group(row, height))
         if not is_static(self.n.extent) or self.n.extent % self.width:
             partial = b.when(b.cmp("icmp sgt", last, whole), "partial")
             self.within({}, lambda: self.tile_at(rows, row, whole, 1, partial=True))
@@ -312,20 +312,36 @@ class TileWriter(LoopWriter):
             at = self.b.intrinsic("smin", at, self.b.add(self.rows, self.b.i64(-1)))
         return self.split(self.m, at)
 
-    def panel_loop(self, rows: list[TileRow], row: Value, first: Value, last: Value, at_once: int) -> None:
+    def panel_loop(self, rows: list[TileRow], row: Value, first: Value, last: Value, at_once: int,
+                   beyond: Value | None = None) -> None:
         loop = self.b.loop(first, last, self.b.i64(at_once), hint="panel")
-        self.within({}, lambda: self.tile_at(rows, row, loop.index, at_once, partial=False))
+        self.within({}, lambda: self.tile_at(rows, row, loop.index, at_once, partial=False, beyond=beyond))
         loop.end()
+
+    def next_group(self, row: Value, height: int) -> Value | None:
+        """How far from a panel lies what a row tile asks for of the next group: in each trip one of the lines
+        that a trip reads, the tile after it the next line, so that a few tiles bring all of it. None where no
+        group fits into the cache, and where each row has an address of its own and no register is left."""
+        depth = self.count(self.k)
+        if not self.tile.packed or self.apart() is None or not is_static(depth):
+            return None
+        if self.sums.panel_bytes(depth) > GROUP_BYTES:
+            return None
+        b = self.b
+        lines = b.i64(max(1, self.sums.panel_bytes(self.sums.unroll) // LINE_BYTES))
+        line = b.bin("urem", b.bin("udiv", row, b.i64(height)), lines)
+        return b.add(b.mul(self.group(), b.i64(self.sums.panel_bytes(depth))), b.mul(line, b.i64(LINE_BYTES)))
 
     # --- one register tile
 
-    def tile_at(self, rows: list[TileRow], row: Value, panel: Value, at_once: int, *, partial: bool) -> None:
+    def tile_at(self, rows: list[TileRow], row: Value, panel: Value, at_once: int, *, partial: bool,
+                beyond: Value | None = None) -> None:
         column = self.b.mul(panel, self.b.i64(self.width))
         left = [r.pointer for r in rows]
         right = self.panel_pointers(column, at_once)
         masks = self.column_masks(column) if partial else [None] * self.tile.vectors
         self.b.free_registers(self.tile.lanes * self.size)
-        totals = self.sums.write(left, right, masks, self.apart(), self.beside(column, at_once))
+        totals = self.sums.write(left, right, masks, self.apart(), self.beside(column, at_once), beyond)
         if partial:
             self.keep(totals)
             self.partial_epilogue(row, self.b.i64(len(rows)), column, len(masks) * self.tile.lanes)

@@ -55,19 +55,26 @@ class TileSums:
                                                                    tile.lanes, numerics)
 
     def write(self, left: Sequence[Value], right: Sequence[Value], masks: Masks, apart: int | None,
-              beside: Sequence[Sequence[Value]] = ()) -> list[list[Value]]:
+              beside: Sequence[Sequence[Value]] = (), beyond: Value | None = None) -> list[list[Value]]:
         """The accumulators of a tile after all of k, from where its rows and panels begin. `apart`: bytes
-        between its rows, where all lie so. `beside`: of each panel, where what widens it begins."""
+        between its rows, where all lie so. `beside`: of each panel, where what widens it begins. `beyond`:
+        bytes from what a trip reads to a line that it asks for, for later tiles."""
         b = self.b
         self.know_steps()
         if self.widening is not None:
             self.widening.begin(beside, len(masks))
+        self.beyond = beyond
         self.left, self.right, self.masks = self.beginnings(left, apart), self.beginnings(right, None), masks
         per_row = len(right) * len(masks)
         zero = registers.constant(b, self.dtype.name, 0, self.lanes)
         carry = [b.i64(0), b.i64(0), *[zero] * (len(left) * per_row)]
         _, _, *flat = self.loops(self.k, carry)
         return [flat[i * per_row:(i + 1) * per_row] for i in range(len(left))]
+
+    def panel_bytes(self, steps: int) -> int:
+        """What so many steps of k take in a panel."""
+        whole = -(-steps // PAIR) * PAIR if self.in_pairs else steps
+        return whole * self.width * self.rhs.dtype.itemsize
 
     def beginnings(self, pointers: Sequence[Value], apart: int | None) -> list[Value]:
         if apart is None:
@@ -174,7 +181,7 @@ class TileSums:
         left_at, right_at, *totals = carry
         left, right = self.moved(self.left, left_at), self.moved(self.right, right_at)
         turns = range(max(factor // PAIR, 1) if self.in_pairs else factor)
-        self.prefetch(right, len(turns))
+        self.prefetch(right, factor)
         for turn in turns:
             here = self.moved(right, self.step(RIGHT, axis, turn))
             near = self.step(LEFT, axis, PAIR * turn if self.in_pairs else turn)
@@ -257,15 +264,16 @@ class TileSums:
             return self.b.bin("fadd", total, self.b.bin("fmul", x, y))
         return self.b.multiply_add(x, y, total)
 
-    def prefetch(self, right: list[Value], turns: int) -> None:
+    def prefetch(self, right: list[Value], factor: int) -> None:
         """Ask for what a few trips later reads. Panels lie one after another, so at the end of one it is the
-        beginning of the next."""
+        beginning of the next. And for a line `beyond`, which only the second-level cache takes in."""
         if not self.packed and len(self.left) > FEW_ROWS:
             return
-        bytes_ = turns * self.width * self.rhs.dtype.itemsize * (PAIR if self.in_pairs else 1)
         for pointer in right:
-            for near in range(AHEAD_BYTES, AHEAD_BYTES + bytes_, LINE_BYTES):
+            for near in range(AHEAD_BYTES, AHEAD_BYTES + self.panel_bytes(factor), LINE_BYTES):
                 self.b.prefetch(self.b.gep("i8", pointer, self.b.i64(near)))
+            if self.beyond is not None and factor == self.unroll:
+                self.b.prefetch(self.b.gep("i8", pointer, self.beyond), level=2)
 
     def left_number(self, pointer: Value) -> Value:
         """A number of the left operand in every lane; a narrow one is widened when it is there."""
