@@ -128,7 +128,8 @@ class TileWriter(LoopWriter):
         busy.end()
 
     def units(self, tiles: Value, panels: Value, by_rows: Value) -> None:
-        """A thread's part in units of some row tiles and one group of panels, group by group."""
+        """A thread's part in units of some row tiles and one group of panels, group by group. Where each
+        thread has but one, there is nothing to claim."""
         b, one = self.b, self.b.i64(1)
         crew = Crew(b, self.tid, self.threads, self.pool, self.launch)
         by_panels = b.bin("xor", by_rows, Value("i1", "true"))
@@ -138,7 +139,8 @@ class TileWriter(LoopWriter):
         few = self.tiles_in(self.unit_work, b.intrinsic("smin", group, panels_of_one))
         size = b.add(b.intrinsic("smax", few, b.bin("lshr", rows_of_one, b.i64(UNITS_OF_GROUP))), one)
         most = b.mul(self.ceil_div(panels_of_one, group), self.ceil_div(rows_of_one, size))
-        shares = b.bin("and", crew.shares(), b.cmp("icmp sle", most, b.i64(MOST_UNITS)))
+        countable = b.bin("and", b.cmp("icmp sgt", most, one), b.cmp("icmp sle", most, b.i64(MOST_UNITS)))
+        shares = b.bin("and", crew.shares(), countable)
         size = b.intrinsic("smax", b.select(shares, size, rows_of_one), one)
 
         def part_of(owner: Value) -> tuple[Value, ...]:
