@@ -21,7 +21,7 @@ Groups = list[list[Move]]
 # registers of the machine -> rows x vectors beside the schedule's own; accumulators, vectors of the right
 # operand and one broadcast fit
 TILES = {16: ((4, 3), (3, 4), (5, 2)), 32: ((8, 3), (6, 4), (14, 2))}
-GROUPS = (256 << 10, 512 << 10)  # bytes of panels beside the 128 KiB that code generation takes
+GROUPS = (128 << 10, 512 << 10)  # bytes of panels beside the 256 KiB that code generation takes
 UNROLLS = (2, 8)                 # beside 4
 LIGHT = 1 << 22                  # points or multiply-adds up to which one thread may be enough
 

@@ -24,7 +24,9 @@ from planish.schedule.roles import contraction_of
 from planish.schedule.steps import HARDLY, even_size, heights
 from planish.types import Dim, is_static, substitute
 
-GROUP_BYTES = 128 << 10  # panels that stay in the second-level cache while all rows pass, and the next come
+GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all rows pass
+HALF_A_GROUP = 128 << 10 # the same, where the next ones are asked for meanwhile
+FEW_ROWS_BYTES = 512 << 10  # of a left operand, which passes once more for every group, up to which they are
 PANELS_AT_ONCE = 4       # panels a tile of few rows takes, so that enough accumulators hide the latency
 UNIT_WORK = 1 << 19      # multiply-adds of what a thread claims at a time: some 10 us
 UNITS_OF_GROUP = 6       # bits: units of one group of panels, at most about 64
@@ -230,7 +232,7 @@ class TileWriter(LoopWriter):
         b = self.b
         depth = self.e.dim(self.count(self.k))
         bytes_ = b.mul(depth, b.i64(self.width * self.rhs.dtype.itemsize))
-        most = b.i64(int(self.told("group", GROUP_BYTES)))
+        most = b.i64(int(self.told("group", HALF_A_GROUP if self.brings_next else GROUP_BYTES)))
         fit = b.bin("udiv", most, b.intrinsic("smax", bytes_, b.i64(1)))
         group = b.intrinsic("smax", fit, b.i64(1))
         if not self.is_tall:
@@ -320,19 +322,29 @@ class TileWriter(LoopWriter):
         self.within({}, lambda: self.tile_at(rows, row, loop.index, at_once, partial=False, beyond=beyond))
         loop.end()
 
+    @property
+    def brings_next(self) -> bool:
+        """Whether tiles ask for the next group of panels while they pass over one. It has to fit into the
+        cache beside it; a left operand of many rows, for which each panel is used often, would rather pass
+        less often. Where each row has an address of its own no register is left."""
+        rows, depth = self.count(self.m), self.count(self.k)
+        if not self.tile.packed or self.apart() is None or not is_static(rows) or not is_static(depth):
+            return False
+        left = rows * depth * self.lhs.dtype.itemsize
+        return self.sums.panel_bytes(depth) <= HALF_A_GROUP and left <= FEW_ROWS_BYTES
+
     def next_group(self, row: Value, height: int) -> Value | None:
         """How far from a panel lies what a row tile asks for of the next group: in each trip one of the lines
-        that a trip reads, the tile after it the next line, so that a few tiles bring all of it. None where no
-        group fits into the cache, and where each row has an address of its own and no register is left."""
-        depth = self.count(self.k)
-        if not self.tile.packed or self.apart() is None or not is_static(depth):
-            return None
-        if self.sums.panel_bytes(depth) > GROUP_BYTES:
+        that a trip reads, the tile after it the next line, so that a few tiles bring all of it."""
+        if not self.brings_next:
             return None
         b = self.b
         lines = b.i64(max(1, self.sums.panel_bytes(self.sums.unroll) // LINE_BYTES))
         line = b.bin("urem", b.bin("udiv", row, b.i64(height)), lines)
-        return b.add(b.mul(self.group(), b.i64(self.sums.panel_bytes(depth))), b.mul(line, b.i64(LINE_BYTES)))
+        depth = self.count(self.k)
+        assert is_static(depth)
+        bytes_ = b.mul(self.group(), b.i64(self.sums.panel_bytes(depth)))
+        return b.add(bytes_, b.mul(line, b.i64(LINE_BYTES)))
 
     # --- one register tile
 
