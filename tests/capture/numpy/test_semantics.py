@@ -187,7 +187,7 @@ def test_errors_are_at_most_twice_numpys(name: str, shape: tuple[int, int], offs
     assert ours <= (3 if name == "all" else 2) * numpys   # of one result each the mean is not that certain
 
 
-@pytest.mark.parametrize("name", set(REDUCTIONS) - {"cumsum"})
+@pytest.mark.parametrize("name", [name for name in REDUCTIONS if name != "cumsum"])
 def test_narrow_floats_are_accumulated_in_float32(name: str) -> None:
     numpys, ours = errors(REDUCTIONS[name], np.float16, (16, 1500), 0)
     assert ours <= 2 * numpys
