@@ -21,7 +21,7 @@ from tests.capture.numpy.conftest import outcome
 
 RNG = np.random.default_rng()
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.5, 1e-40, -3e-42, 3e38, -3e38]
-SIZES = (1, 8, 37, 1013)
+SIZES = (1, 1013)
 
 
 def special(size: int, dtype: Any = np.float32) -> np.ndarray:
@@ -132,7 +132,7 @@ def test_denormals_are_numbers(size: int, dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("numerics", ["strict", "default"])
-@pytest.mark.parametrize("size", [1, 37, 1013])
+@pytest.mark.parametrize("size", [1, 1013])
 def test_narrow_floats_round_after_every_op(size: int, numerics: str, dtype: str) -> None:
     import ml_dtypes
 
@@ -161,15 +161,17 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "norm": lambda x: np.sqrt((x * x).sum(1)), "softmax": softmax, "product": lambda x: x @ x.T,
     "one row": lambda x: x[0] @ x.T, "of weights": lambda x: x.T[:64] @ x,
 }
-SHAPES = [(16, 300), (16, 1500), (16, 20000)]
+SHAPES = [((16, 300), 1), ((16, 1500), 0), ((16, 20000), 1)]  # and the mean of the numbers
+SAMPLES, MOST_DRAWS = 200, 50                                 # results that are enough, or draws
 
 
 def errors(function: Callable[..., Any], dtype: Any, shape: Any, offset: float) -> tuple[Any, Any]:
     """NumPy's and ours against float64: the mean of many results of some draws. Half a unit in the last place
     is free to both."""
     jitted = planish.jit(function)
-    found = []
-    for _ in range(6):
+    found: list[list[float]] = []
+    wanted = min(MOST_DRAWS, max(6, SAMPLES // np.size(function(np.ones(shape)))))
+    while len(found) < wanted:
         x = (RNG.normal(size=shape) + offset).astype(dtype)
         with np.errstate(all="ignore"):
             exact = function(x.astype(np.float64))
@@ -179,8 +181,7 @@ def errors(function: Callable[..., Any], dtype: Any, shape: Any, offset: float) 
     return tuple(np.mean(found, axis=0))
 
 
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "offset"), SHAPES, ids=str)
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_errors_are_at_most_twice_numpys(name: str, shape: tuple[int, int], offset: float) -> None:
     numpys, ours = errors(REDUCTIONS[name], np.float32, shape, offset)
@@ -210,7 +211,7 @@ def integers(dtype: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-@pytest.mark.parametrize("size", [1, 128, 1013, PARALLEL])
+@pytest.mark.parametrize("size", [128, PARALLEL])
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
 def test_integers_are_numpys(dtype: str, size: int) -> None:
     """Zero divisors, the least integer by -1, shifts by any count, wrapping before what follows widens."""

@@ -12,8 +12,8 @@ RNG = np.random.default_rng()
 
 
 @pytest.mark.parametrize("function", [np.convolve, np.correlate])
-@pytest.mark.parametrize("dtypes", [("f4", "f4"), ("f8", "f4"), ("i4", "i8"), ("u1", "u1")], ids=str)
-@pytest.mark.parametrize("sizes", [(1, 1), (7, 3), (3, 7), (8, 4), (1013, 31)], ids=str)
+@pytest.mark.parametrize("dtypes", [("f8", "f4"), ("i4", "i8"), ("u1", "u1")], ids=str)
+@pytest.mark.parametrize("sizes", [(1, 1), (3, 7), (1013, 31)], ids=str)
 def test_sums_of_products(sizes: tuple[int, int], dtypes: tuple[str, str], function: Any,
                           agree: Callable[..., Any]) -> None:
     x, y = ((RNG.normal(size=n) * 100).astype(np.int64).astype(d) for n, d in zip(sizes, dtypes))
