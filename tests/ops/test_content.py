@@ -77,3 +77,15 @@ def test_a_constant_made_equal_to_a_given_one_is_a_look_at_it():
         assert _content(1, 2) == given and _content(1, 3) != given
         assert Content.of(given.value, is_known=True) != given
     assert looks.answers == {("digest", (given,)): None}
+
+
+def test_what_was_doubled_often_is_compared_at_once() -> None:
+    def doubled(array: np.ndarray) -> Content:
+        content = Content.of(array)
+        for _ in range(60):
+            content = Content.derived("op", ("add",), (content, content), content.type)
+        return content
+
+    ones, twos = np.ones(3, np.float32), np.full(3, 2, np.float32)
+    assert doubled(ones) == doubled(ones)
+    assert doubled(ones) != doubled(twos)
