@@ -23,6 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"planish: the command line needs {' and '.join(missing)}: pip install 'planish[cli]'",
               file=sys.stderr)
         return 1
-    from planish.cli.faults import run
+    try:
+        from planish.cli.faults import run
 
-    return run(list(sys.argv[1:] if arguments is None else arguments))
+        return run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:  # while the commands are loaded; later ones are told by `run`
+        return 130

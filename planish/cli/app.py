@@ -1,6 +1,7 @@
 """The commands. Each loads what it needs when it runs, so that `planish --help` is quick."""
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -101,7 +102,7 @@ def run(request: Request, output: Output = None) -> None:
 
 def _save(path: Path, arrays: dict[str, Any]) -> None:
     """Write an archive that NumPy alone reads: strings have a fixed width, and floats and integers that NumPy
-    does not have are float32 and int8, which hold them exactly."""
+    does not have are float32 and int8, which hold them exactly. The file is there whole or not at all."""
     import numpy as np
 
     from planish.types import dtype_of
@@ -113,7 +114,15 @@ def _save(path: Path, arrays: dict[str, Any]) -> None:
             return array
         return array.astype(np.float32 if dtype_of(array.dtype).is_float else np.int8)
 
-    np.savez(path, **{name: plain(array) for name, array in arrays.items()})
+    beside = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        np.savez(beside, **{name: plain(array) for name, array in arrays.items()})
+        beside.replace(path)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _described(name: str, array: Any) -> dict[str, Any]:

@@ -151,7 +151,7 @@ class Cache:
             with os.fdopen(handle, "wb") as file:
                 file.write(packed)
             os.replace(temporary, path)
-        except OSError:
+        except BaseException:  # Ctrl-C too
             _remove(Path(temporary))
             raise
 

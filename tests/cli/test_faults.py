@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -155,6 +156,27 @@ def test_full_disk_is_told(folder: Path) -> None:
         error = process.communicate()[1]
     assert process.returncode == 1
     assert error == "planish: No space left on device\n"
+
+
+def test_an_output_is_whole_or_not_there(folder: Path, planish: Callable) -> None:
+    Path("y.npz").write_text("as it was")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))  # as a disk that gets full
+    try:
+        outcome = planish("run", "layer.onnx", "--input", "x=20000x4", "--output", "y.npz")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (outcome.code, outcome.err) == (1, "planish: y.npz: File too large\n")
+    assert Path("y.npz").read_text() == "as it was" and not list(folder.glob(".*"))
+
+
+def test_ctrl_c_while_the_commands_are_loaded(monkeypatch: pytest.MonkeyPatch, planish: Callable) -> None:
+    def stopped(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planish.cli.faults.run", stopped)
+    outcome = planish("knobs")
+    assert (outcome.code, outcome.out, outcome.err) == (130, "", "")
 
 
 def test_ctrl_c_ends_quietly(folder: Path) -> None:
