@@ -46,9 +46,10 @@ def full_like(
 def _triangle(keep: Any) -> Any:
     def triangle(m: Any, k: int = 0) -> Tracer:
         x = as_tracer(m)
-        if x.ndim < 2:
-            raise ValueError("a triangle is taken of at least 2 axes")
-        mask = keep(x.shape[-2], x.shape[-1], k)
+        if x.ndim == 0:
+            raise TypeError("a triangle is taken of at least 1 axis")
+        rows, columns = x.shape[-2:] if x.ndim > 1 else x.shape * 2  # a row is broadcast to a square
+        mask = keep(rows, columns, k)
         return fresh(emit("select", known(mask).node, x.node, full_like_node(x.node, 0)))
 
     return triangle

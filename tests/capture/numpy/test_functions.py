@@ -476,6 +476,7 @@ INDEX = cases("""
     np.diagflat(v, -1)
     np.tril(x)
     np.triu(t, 1)
+    np.tril(v, -1)
     np.delete(x, 1, axis=0)
     np.insert(v, 1, 9)
     np.insert(x, 1, v, axis=0)
