@@ -35,7 +35,7 @@ def arrays_of(contents: Sequence[Content], threads: int, *, keep: bool = True) -
     """The arrays, which derived contents then have as their values. What was laid out for them is kept on
     disk for later processes, unless `keep` is False, and found there."""
     leave_sources(contents)
-    packs = list(dict.fromkeys(c for c in contents if _is_packed(c)))
+    packs = dict.fromkeys(c for c in contents if _is_packed(c))
     values = {c: c.value for c in contents if c not in packs}
     keep = keep and sum(c.nbytes for c in contents) >= SMALLEST
     moved = [c for c, v in values.items()

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from planish.codegen.llvm.builder import Builder, Module, Value
+from planish.runtime.resident import leave
 
+WINDOW = 8 << 20  # bytes of arrays that are read at once
 BLOCK = 8192      # bytes
 _LANES = 4        # sums of 64 bits that are kept apart
 _STEP = 8 * _LANES
@@ -45,6 +47,33 @@ def digests(arrays: Sequence[np.ndarray], threads: int) -> list[bytes]:
     run = runtime()
     run.parallel(run.code.address("planish_digest"), ctypes.addressof(frame), threads)
     return [_digest(a, s) for a, s in zip(flat, sums)]
+
+
+def digests_in_windows(arrays: Sequence[np.ndarray], threads: int) -> list[bytes]:
+    """The same of any number of large arrays: of each that of its parts' digests. Parts are of WINDOW bytes,
+    and what lies in mapped files is given back when as much has been read."""
+    found: list[list[bytes]] = [[] for _ in arrays]
+    waiting: list[tuple[int, np.ndarray]] = []
+    size = 0
+    for k, part in ((k, part) for k, array in enumerate(arrays) for part in _parts(array)):
+        if size + len(part) > WINDOW:
+            _digest_parts(waiting, found, threads)
+            waiting, size = [], 0
+        waiting.append((k, part))
+        size += len(part)
+    _digest_parts(waiting, found, threads)
+    return [hashlib.sha256(b"".join(parts)).digest() for parts in found]
+
+
+def _parts(array: np.ndarray) -> Iterator[np.ndarray]:
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return (flat[at:at + WINDOW] for at in range(0, len(flat), WINDOW))
+
+
+def _digest_parts(parts: Sequence[tuple[int, np.ndarray]], found: list[list[bytes]], threads: int) -> None:
+    for (k, part), digest in zip(parts, digests([part for _, part in parts], threads)):
+        found[k].append(digest)
+        leave(part)
 
 
 def _digest(array: np.ndarray, sums: np.ndarray) -> bytes:

@@ -4,20 +4,18 @@ In: contents and how they follow from arrays. Out: their arrays over a mapped fi
 same bytes; else a place to keep them in. To map is a hundredth of the time of packing into memory that a
 virtual machine has yet to get, and processes share what they map.
 
-A file's key is the digest (`digest.py`) of every array that the constants follow from, and how they do, so
+A file's key is the digest (`unchanged.py`) of every array that the constants follow from, and how they do, so
 weights that have changed have another file. Files are entries of the cache as any other: written to the side
 and renamed, bounded with the rest by PLANISH_CACHE_BYTES. They are written by a thread, after the compile;
 one for each form of constants in a process, so weights that go on changing do not fill the disk.
 
 Layout: the arrays, each filled up to whole lines, then the trailer: magic, digest of the key, the system's
 boot the file was written in, digest of the arrays. Within that boot a renamed file is whole; after another
-the arrays are held to their digest, as a crash may have lost what was not yet on the disk. Whatever is in a
-mapped file is read for a digest, and given back, a few megabytes at a time.
+the arrays are held to their digest, once, as a crash may have lost what was not yet on the disk.
 """
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import mmap
@@ -25,7 +23,7 @@ import os
 import struct
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +33,11 @@ from planish.ir.encoding import EncodingError, encode
 from planish.logs import channel
 from planish.ops.content import Content, dependencies
 from planish.runtime.cache import Cache, default_cache
-from planish.runtime.digest import digests
+from planish.runtime.digest import digests_in_windows
 from planish.runtime.packing import Wanted, arrays_over, bytes_of, whole_lines
-from planish.runtime.resident import leave
+from planish.runtime.unchanged import UNKNOWN, boot, digests_of
 
 SMALLEST = 8 << 20   # bytes of constants from which they are kept: fewer are packed as soon
-WINDOW = 8 << 20     # bytes of arrays that are read at once
 _MAGIC = b"PLKEPT01"
 _TRAILER = struct.Struct("<8s32s36s32s")
 
@@ -86,7 +83,7 @@ class Place:
         self.key = self._key(threads)
 
     def _key(self, threads: int) -> str:
-        digest = _sha256(self.form.encode() + _digest(self.sources, threads))
+        digest = _sha256(self.form.encode() + b"".join(digests_of(self.sources, threads, self.cache)))
         return f"constants {digest.hex()}"
 
     def find(self, threads: int) -> list[np.ndarray] | None:
@@ -94,7 +91,7 @@ class Place:
         dropped."""
         path = self.cache.place(self.key)
         try:
-            found = None if path is None else self._arrays(_mapped(path), threads)
+            found = None if path is None else self._arrays(path, threads)
         except (OSError, ValueError):  # there is none, or an empty one
             found = None
         channel("cache").info("%s %s", "miss" if found is None else "hit", self.key[:22])
@@ -102,16 +99,21 @@ class Place:
             self.cache.drop(self.key)
         return found
 
-    def _arrays(self, mapping: mmap.mmap, threads: int) -> list[np.ndarray] | None:
+    def _arrays(self, path: Path, threads: int) -> list[np.ndarray] | None:
+        mapping = _mapped(path)
         size = bytes_of(self.wanted)
         if len(mapping) != size + _TRAILER.size:
             return None
         found = arrays_over(np.frombuffer(mapping, np.uint8), self.wanted)
-        magic, key, boot, digest = _TRAILER.unpack_from(mapping, size)
+        magic, key, written, digest = _TRAILER.unpack_from(mapping, size)
         if magic != _MAGIC or key != _sha256(self.key.encode()):
             return None
-        is_whole = boot == _boot() != bytes(36) or digest == _digest(found, threads)
-        return found if is_whole else None
+        if written == boot() != UNKNOWN:
+            return found
+        if digest != _digest(found, threads):
+            return None
+        _sign(path, _TRAILER.pack(magic, key, boot(), digest), size)
+        return found
 
     def keep(self, arrays: Sequence[np.ndarray]) -> None:
         """Write the constants, by a thread that the process waits for at its end."""
@@ -128,7 +130,7 @@ class Place:
         if self._key(1) != self.key:  # others may write to the arrays
             channel("cache").info("%s is not kept: the weights have changed meanwhile", self.key[:22])
             return
-        trailer = _TRAILER.pack(_MAGIC, _sha256(self.key.encode()), _boot(), _digest(arrays, 1))
+        trailer = _TRAILER.pack(_MAGIC, _sha256(self.key.encode()), boot(), _digest(arrays, 1))
         try:
             _write(path, arrays, trailer)
         except OSError as error:
@@ -142,6 +144,13 @@ def _mapped(path: Path) -> mmap.mmap:
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     os.utime(path)  # the time of last use
     return mapping
+
+
+def _sign(path: Path, trailer: bytes, at: int) -> None:
+    """Note in a file that it was found whole by this run of the system."""
+    with contextlib.suppress(OSError), open(path, "r+b", buffering=0) as file:  # else the next one checks it
+        file.seek(at)
+        file.write(trailer)
 
 
 def _write(path: Path, arrays: Sequence[np.ndarray], trailer: bytes) -> None:
@@ -168,41 +177,10 @@ def _write_all(handle: int, data: memoryview) -> None:
         data = data[os.write(handle, data):]
 
 
-def _digest(arrays: Iterable[np.ndarray], threads: int) -> bytes:
-    """Of all their bytes, a window at a time."""
-    found: list[bytes] = []
-    waiting: list[np.ndarray] = []
-    size = 0
-    for window in (w for array in arrays for w in _windows(array)):
-        if size + len(window) > WINDOW:
-            found += _left(waiting, threads)
-            waiting, size = [], 0
-        waiting.append(window)
-        size += len(window)
-    return _sha256(b"".join(found + _left(waiting, threads)))
-
-
-def _windows(array: np.ndarray) -> Iterator[np.ndarray]:
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return (flat[at:at + WINDOW] for at in range(0, len(flat), WINDOW))
-
-
-def _left(windows: Sequence[np.ndarray], threads: int) -> list[bytes]:
-    """Their digests; what lies in mapped files is given back."""
-    found = digests(windows, threads)
-    for window in windows:
-        leave(window)
-    return found
+def _digest(arrays: Sequence[np.ndarray], threads: int) -> bytes:
+    """Of all their bytes."""
+    return _sha256(b"".join(digests_in_windows(arrays, threads)))
 
 
 def _sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
-
-
-@functools.cache
-def _boot() -> bytes:
-    """What names the system's run since it was started (Linux, random(4)); zeros where nothing does."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()[:36].ljust(36, b"\0")
-    except OSError:
-        return bytes(36)

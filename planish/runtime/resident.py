@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from planish.ops.mapped import mapping_under
+
 _CHUNK = 16 << 20
 
 
@@ -42,12 +44,8 @@ def copy_and_leave(source: np.ndarray, target: np.ndarray) -> None:
 
 def _is_mapped(array: np.ndarray) -> bool:
     """Whether a contiguous array lies in a mapping that can only be read."""
-    base: object = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, memoryview):
-        base = base.obj
-    return isinstance(base, mmap.mmap) and memoryview(base).readonly and array.flags.c_contiguous
+    under = mapping_under(array)
+    return under is not None and memoryview(under).readonly and array.flags.c_contiguous
 
 
 def leave_freed() -> None:

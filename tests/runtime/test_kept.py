@@ -109,16 +109,27 @@ def test_other_weights_are_other_constants(folder, packings):
 def test_after_a_crash_damage_is_seen(folder, packings, monkeypatch, damage):
     laid_out(weights())
     file, = files(folder)
-    monkeypatch.setattr(kept, "_boot", lambda: b"b" * 36)
+    monkeypatch.setattr(kept, "boot", lambda: b"b" * 36)
     laid_out(weights())
     assert len(packings) == 1  # whole after all
+    monkeypatch.setattr(kept, "boot", lambda: b"c" * 36)
     file.write_bytes(damage(file.read_bytes()))
     laid_out(weights())
     assert len(packings) == 2 and not files(folder)
 
 
+def test_checked_once_in_a_run_of_the_system(folder, packings, monkeypatch):
+    laid_out(weights())
+    read, digests = [], kept.digests_in_windows
+    monkeypatch.setattr(kept, "digests_in_windows", lambda *a: (read.append(1), digests(*a))[1])
+    for name in b"aabbaa":
+        monkeypatch.setattr(kept, "boot", lambda name=name: bytes([name]) * 36)
+        laid_out(weights())
+    assert len(packings) == 1 and len(read) == 3
+
+
 def test_where_nothing_names_the_boot_all_is_checked(folder, packings, monkeypatch):
-    monkeypatch.setattr(kept, "_boot", lambda: bytes(36))
+    monkeypatch.setattr(kept, "boot", lambda: bytes(36))
     laid_out(weights())
     laid_out(weights())
     assert len(packings) == 1

@@ -1,16 +1,16 @@
-"""A file that is mapped, so that what lies in it is read where it lies.
+"""A model's file, and an error where somebody has written to it since.
 
-In: a path. Out: its content as a view, and an error where somebody has written to the file since. (One that
-was removed, or replaced by another of its name, is still there for who has it mapped.)
+In: a path. Out: its content as a view. (A file that was removed, or replaced by another of its name, is still
+there for who has it mapped.)
 """
 from __future__ import annotations
 
-import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from planish.errors import ModelError
+from planish.ops.mapped import map_file
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,8 @@ class MappedFile:
 
     @staticmethod
     def of(path: Path) -> MappedFile:
-        with path.open("rb") as file:
-            stamp = _stamp(os.fstat(file.fileno()))
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        return MappedFile(path.absolute(), data, stamp)
+        mapping, status = map_file(path)
+        return MappedFile(mapping.path, memoryview(mapping), _stamp(status))
 
     def check_unchanged(self) -> None:
         """Raises ModelError for a file that was written to."""

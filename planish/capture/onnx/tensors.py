@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from planish.errors import ModelError, UnsupportedDType
+from planish.ops.mapped import map_file
 from planish.types import STRING, DType, dtype_of
 
 MOST_DENSE = 2 << 30  # bytes of a sparse tensor that is stored densely
@@ -150,8 +151,8 @@ def _external(tensor: Any, dtype: DType, count: int, folder: Path | None, what: 
         raise ModelError(f"{what} needs bytes {offset} to {offset + length} of {path.name}, which has {held}")
     if count == 0:
         return np.empty(0, dtype.numpy)
-    mapped = np.memmap(path, dtype=np.uint8, mode="r", offset=offset, shape=(length,))
-    return _decoded(mapped, dtype, count)
+    mapped, _ = map_file(path)
+    return _decoded(np.frombuffer(mapped, np.uint8, length, offset), dtype, count)
 
 
 def _number(entries: dict[str, str], key: str, default: int, what: str) -> int:
