@@ -1,7 +1,8 @@
 """Which steps a kernel gets.
 
 In: a fused kernel. Out: the same kernel scheduled: axes collapsed, loops jammed, one axis vectorised,
-reductions unrolled, outer axes shared out among threads, large results streamed past the caches.
+reductions unrolled, outer axes shared out among threads, large results streamed past the caches, long chains
+of operations overlapped.
 """
 from __future__ import annotations
 
@@ -40,6 +41,9 @@ AHEAD = 2048        # and where there is none
 PIECE = 64          # points of the vector axis in one piece, when pieces are shared out
 LINE = 64           # bytes of a cache line
 SMALL = 16 << 10    # elements below which a kernel stays on one thread
+PARTS = 3           # of an overlapped chain: each waits for a third of its latency
+TURNS = 64          # that a loop should have to be overlapped: it makes PARTS - 1 more
+NARROW_WAIST = {"gate"}  # chains with places that few values cross: more than registers hold go by way of memory
 
 
 def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int],
@@ -58,7 +62,7 @@ def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int],
     kernel = share_out(kernel, hint, machine)
     if choice.stream is not False:
         kernel = _stream(kernel, machine, hint)
-    return _pipeline(kernel, machine, hint)
+    return _overlap(_pipeline(kernel, machine, hint), hint)
 
 
 # --- order of loops
@@ -304,6 +308,23 @@ def _pipeline(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
         if bytes_ >= 4 * machine.l2 and 1 in strides:
             kernel = steps.pipeline(kernel, buffer.name, distance)
     return kernel
+
+
+# --- chains of dependent operations
+
+def _overlap(kernel: Kernel, hint: dict[str, int]) -> Kernel:
+    """A core starts operations as their operands come, out of some hundred that wait. One chain that is longer
+    than that leaves it idle, unless parts of it wait for less."""
+    axis = kernel.shared[-1] if kernel.shared else None
+    if axis is None or axis.lanes == 1 or _loops(kernel) or not kernel.stages:
+        return kernel
+    chains = [x for x in _scalars(kernel) if _is_chain(x)]
+    is_cut_well = len(chains) == 1 and isinstance(chains[0], Apply) and chains[0].op in NARROW_WAIST
+    has_turns = _size(axis, hint) >= TURNS * axis.lanes
+    changes_input = any(_reads(kernel, b.name) for b in kernel.outputs)
+    if not is_cut_well or not has_turns or changes_input:
+        return kernel
+    return steps.overlap(kernel, axis.name, PARTS)
 
 
 def _reads(kernel: Kernel, name: str) -> bool:

@@ -13,6 +13,7 @@
     in_turn      for s, o: A; B                ->  for s: A; for o: B, where A is the same for every o
     pipeline     load x[i]                     ->  and ask for x[i + distance]: memory works meanwhile
     stream       y[i] = ...                    ->  stores round the caches: the result is larger than they
+    overlap      for s in n: h(g(f(s)))        ->  f of a turn beside g of the one before and h of the one before that
 
 Register tiles and packing of contractions are in contraction.py, in_turn in attention_points.py.
 """
@@ -267,3 +268,12 @@ def pipelined(kernel: Kernel) -> dict[str, int]:
 def streamed(kernel: Kernel) -> set[str]:
     """The buffers whose stores go round the caches."""
     return {str(s.arguments[0]) for s in kernel.steps if s.name == "stream"}
+
+
+def overlap(kernel: Kernel, axis: str, turns: int) -> Kernel:
+    return kernel.with_step(Step("overlap", (axis, turns)))
+
+
+def overlapped(kernel: Kernel) -> dict[str, int]:
+    """The axes whose loops compute parts of several turns side by side, and of how many."""
+    return {str(s.arguments[0]): int(s.arguments[1]) for s in kernel.steps if s.name == "overlap"}

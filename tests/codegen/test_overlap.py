@@ -15,10 +15,9 @@ from tests.codegen import elementwise_harness as harness
 
 LANES = 16
 MARGIN = 64
-PLAIN = 1 << 40
 
 
-def write(module: Module, name: str) -> None:
+def write(module: Module, name: str, parts: int) -> None:
     """name(y, x, a, start, stop): y = gate(x, x (0.1 x^2 + 1)) + a[0] from start to stop, whole turns."""
     b = module.function(name, [("ptr", "y"), ("ptr", "x"), ("ptr", "a"), ("i64", "start"), ("i64", "stop")])
     y, x, a, start, stop = b.parameters
@@ -28,7 +27,7 @@ def write(module: Module, name: str) -> None:
         value = registers.load(b, "float32", b.gep("float", x, index), LANES)
         registers.store(b, b.bin("fadd", _gated(b, value), scalar), "float32", b.gep("float", y, index))
 
-    overlap.overlapped_loop(b, start, stop, LANES, turn)
+    overlap.overlapped_loop(b, start, stop, LANES, parts, turn)
     b.ret()
 
 
@@ -41,10 +40,8 @@ def _gated(b: Builder, x: Value) -> Value:
 @pytest.fixture(scope="module")
 def functions():
     module = harness.new_module()
-    write(module, "overlapped")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlap, "LEAST", PLAIN)
-        write(module, "plain")
+    write(module, "overlapped", 3)
+    write(module, "plain", 1)
     overlapped, plain = map(str, module.functions)
     assert f"phi <{LANES} x float>" in overlapped and f"phi <{LANES} x float>" not in plain
     engine = harness.build(module)

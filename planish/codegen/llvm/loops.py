@@ -19,7 +19,7 @@ from planish.codegen.llvm.blocks import write_blocks
 from planish.codegen.llvm.builder import Builder, Module, Value, lanes_of
 from planish.codegen.llvm.elementwise import emit
 from planish.codegen.llvm.expressions import Expressions, Scope
-from planish.codegen.llvm.overlap import TURNS, overlapped_loop
+from planish.codegen.llvm.overlap import overlapped_loop
 from planish.codegen.llvm.places import side_by_side, written_out
 from planish.codegen.llvm.points import write_points
 from planish.codegen.llvm.sorting import usable_threads, write_sort
@@ -39,7 +39,7 @@ from planish.schedule.kernel import (
 )
 from planish.schedule.nests import identity
 from planish.schedule.roles import contraction_of
-from planish.schedule.steps import even_size, streamed
+from planish.schedule.steps import even_size, overlapped, streamed
 from planish.types import Dim, is_static
 
 Body = Callable[[int], None]
@@ -223,19 +223,13 @@ class LoopWriter:
                 def turn(index: Value, width: int = width, inside: tuple[str, int] = inside) -> None:
                     self.within({axis.name: index}, lambda: body(width), *inside)
 
-                if width > NARROW and self.may_overlap(axis, width):
-                    overlapped_loop(b, start, middle, width, turn)
+                if width == axis.lanes and axis.name in overlapped(self.kernel):
+                    overlapped_loop(b, start, middle, width, overlapped(self.kernel)[axis.name], turn)
                 else:
                     loop = b.loop(start, middle, b.i64(width), hint="vector" if width > 1 else "rest")
                     turn(loop.index)
                     loop.end()
             start, left = middle, None if left is None else left % width
-
-    def may_overlap(self, axis: Axis, width: int) -> bool:
-        """Whether there are turns enough, and none reads what another writes."""
-        is_long = axis.extent >= TURNS * width if is_static(axis.extent) else axis.parallel
-        loads = [x for x in walk(*self.all_values()) if isinstance(x, Load)]
-        return is_long and not any(x.buffer.name in self.e.written for x in loads)
 
     # --- one point of the shared axes: the stages in order
 

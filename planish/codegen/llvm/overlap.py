@@ -1,4 +1,4 @@
-"""A loop whose turns do not depend on one another, with parts of three turns side by side in one.
+"""The step `overlap`: a loop whose turns do not depend on one another, with parts of several side by side.
 
     for i in n: y[i] = h(g(f(x[i])))   ->   for i in n + 2: y[i-2] = h(q); q = g(p); p = f(x[i])
 
@@ -6,7 +6,9 @@ In: a function that writes one turn as instructions of one block. Out: the loop 
 written, with the same results to the bit. A core starts operations as their operands come, out of some
 hundred that it holds waiting; the chain of a gelu, twenty operations of three or four cycles, is longer than
 that for as many vectors as it takes to fill the multipliers. Parts of it wait for less. (Modulo scheduling,
-B. R. Rau 1994, with parts for steps; the registers are left to LLVM.)
+B. R. Rau 1994, with parts for steps; the registers are left to LLVM.) The schedule says which loops; where a
+chain is cut is seen in its instructions, since one op is many of them: where few values cross, in parts of
+about the same work.
 
 Assumed: a turn reads nothing that another writes. Each part loads again what it needs. Parts of turns before
 the first and after the last take the first's and the last's operands; their results go to a place of the
@@ -20,10 +22,6 @@ from dataclasses import dataclass
 
 from planish.codegen.llvm.builder import Builder, Value
 
-PARTS = 3
-LEAST = 40          # cycles of a chain from which it pays
-MOST = 4            # values carried from turn to turn: more, of four registers each, go by way of memory
-TURNS = 64          # that a loop should have: it makes PARTS - 1 more
 _NAME = re.compile(r"%v\d+")
 _CYCLES = {"fadd": 3, "fsub": 3, "fmul": 3, "call": 4, "fdiv": 11, "bitcast": 0}  # others 1
 _WORK = {"fadd": 3, "fsub": 3, "fmul": 3, "call": 3, "fdiv": 4, "bitcast": 0}       # others 1
@@ -47,21 +45,16 @@ class _Line:
     def is_store(self) -> bool:
         return self.opcode == "store"
 
-    @property
-    def is_understood(self) -> bool:
-        return bool(self.name) or self.is_store or "@llvm.prefetch." in self.text
 
-
-def overlapped_loop(b: Builder, start: Value, stop: Value, step: int, body: Callable[[Value], None]) -> None:
-    """`for index in range(start, stop, step): body(index)`, overlapped where that pays."""
+def overlapped_loop(b: Builder, start: Value, stop: Value, step: int, parts: int,
+                    body: Callable[[Value], None]) -> None:
+    """`for index in range(start, stop, step): body(index)`, with parts of `parts` turns side by side."""
     before, block = len(b.lines), b.block
     loop = b.loop(start, stop, b.i64(step), hint="vector")
     first = len(b.lines)
     body(loop.index)
-    turn = None if b.block != loop.body else _Turn(b, b.lines[first:], loop.index)
-    if turn is None or not turn.pays:
-        loop.end()
-        return
+    assert b.block == loop.body, "a turn with branches can't be overlapped"
+    turn = _Turn(b, b.lines[first:], loop.index, parts)
     del b.lines[before:]
     b.block = block
     turn.write(start, stop, step)
@@ -70,20 +63,16 @@ def overlapped_loop(b: Builder, start: Value, stop: Value, step: int, body: Call
 class _Turn:
     """The instructions of one turn, and the part of each."""
 
-    def __init__(self, b: Builder, lines: Sequence[str], index: Value):
-        self.b, self.index = b, index
+    def __init__(self, b: Builder, lines: Sequence[str], index: Value, parts: int):
+        self.b, self.index, self.parts = b, index, parts
         self.lines = list(_parsed(b, lines))
+        assert all(x.name or x.is_store or "@llvm.prefetch." in x.text for x in self.lines), "an effect of a turn"
         self.by_name = {x.name: x for x in self.lines if x.name}
         self.again = self._again()
         self.finish = self._finish()
         self.depth = max(self.finish.values(), default=0)
-        cuts = [self._cut(self._work(self.depth) * k / PARTS) for k in range(1, PARTS)]
+        cuts = [self._cut(self._work(self.depth) * k / parts) for k in range(1, parts)]
         self.part = {name: sum(at > cut for cut in cuts) for name, at in self.finish.items()}
-
-    @property
-    def pays(self) -> bool:
-        is_simple = all(x.is_understood for x in self.lines)
-        return is_simple and self.depth >= LEAST and len(self._ages()) <= MOST
 
     def _again(self) -> set[str]:
         """What each part does for itself: loads, and scalars (they are addresses)."""
@@ -118,16 +107,16 @@ class _Turn:
 
     def write(self, start: Value, stop: Value, step: int) -> None:
         b = self.b
-        last, first = b.add(stop, b.i64(-step)), b.add(start, b.i64((PARTS - 1) * step))
-        end = b.select(b.cmp("icmp slt", start, stop), b.add(stop, b.i64((PARTS - 1) * step)), stop)
+        last, first = b.add(stop, b.i64(-step)), b.add(start, b.i64((self.parts - 1) * step))
+        end = b.select(b.cmp("icmp slt", start, stop), b.add(stop, b.i64((self.parts - 1) * step)), stop)
         ages = self._ages()
         zeros = [Value(self.by_name[name].type, "zeroinitializer") for name, _ in ages]
-        loop = b.loop(start, end, b.i64(step), [*zeros, *[start] * (PARTS - 1)], hint="vector")
+        loop = b.loop(start, end, b.i64(step), [*zeros, *[start] * (self.parts - 1)], hint="vector")
         carried = dict(zip(ages, loop.carry[:len(ages)], strict=True))
         indices = [b.intrinsic("smin", loop.index, last), *loop.carry[len(ages):]]
         is_real = b.cmp("icmp sge", loop.index, first)
         made: dict[str, Value] = {}
-        for part in reversed(range(PARTS)):
+        for part in reversed(range(self.parts)):
             known = {name: value for (name, age), value in carried.items() if self.part[name] + age == part}
             made |= self._write_part(part, known | {self.index.name: indices[part]}, is_real)
         loop.end([*(made[name] if age == 1 else carried[name, age - 1] for name, age in ages), *indices[:-1]])
@@ -136,7 +125,7 @@ class _Turn:
         """What is carried from turn to turn: a value, and how many turns ago it was made."""
         oldest: dict[str, int] = {}
         for x in self.lines:
-            part = PARTS - 1 if x.is_store else self.part.get(x.name, 0)
+            part = self.parts - 1 if x.is_store else self.part.get(x.name, 0)
             for u in x.uses:
                 if u in self.part and part > self.part[u]:
                     oldest[u] = max(oldest.get(u, 0), part - self.part[u])
@@ -161,7 +150,7 @@ class _Turn:
         needed: set[str] = set()
         wanted = []
         for x in reversed(self.lines):
-            is_own = self.part.get(x.name) == part if x.name else part == (PARTS - 1 if x.is_store else 0)
+            is_own = self.part.get(x.name) == part if x.name else part == (self.parts - 1 if x.is_store else 0)
             wanted.append(is_own or (x.name in self.again and x.name in needed))
             if wanted[-1]:
                 needed.update(x.uses)
