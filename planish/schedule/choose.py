@@ -43,7 +43,7 @@ LINE = 64           # bytes of a cache line
 SMALL = 16 << 10    # elements below which a kernel stays on one thread
 PARTS = 3           # of an overlapped chain: each waits for a third of its latency
 TURNS = 64          # that a loop should have to be overlapped: it makes PARTS - 1 more
-NARROW_WAIST = {"gate"}  # chains with places that few values cross: more than registers hold go by way of memory
+NARROW_WAISTS = {"gate"}  # ops of long chains with places that few values cross: registers hold those
 
 
 def schedule_loops(kernel: Kernel, machine: Machine, hint: dict[str, int],
@@ -313,13 +313,13 @@ def _pipeline(kernel: Kernel, machine: Machine, hint: dict[str, int]) -> Kernel:
 # --- chains of dependent operations
 
 def _overlap(kernel: Kernel, hint: dict[str, int]) -> Kernel:
-    """A core starts operations as their operands come, out of some hundred that wait. One chain that is longer
-    than that leaves it idle, unless parts of it wait for less."""
+    """A core starts operations as their operands come, out of some hundred that wait. A longer chain leaves
+    it idle, unless parts of it wait for less."""
     axis = kernel.shared[-1] if kernel.shared else None
     if axis is None or axis.lanes == 1 or _loops(kernel) or not kernel.stages:
         return kernel
-    chains = [x for x in _scalars(kernel) if _is_chain(x)]
-    is_cut_well = len(chains) == 1 and isinstance(chains[0], Apply) and chains[0].op in NARROW_WAIST
+    chains = [x for x in _scalars(kernel) if isinstance(x, Apply) and _is_chain(x)]
+    is_cut_well = len(chains) == 1 and chains[0].op in NARROW_WAISTS and chains[0].dtype.itemsize <= 4
     has_turns = _size(axis, hint) >= TURNS * axis.lanes
     changes_input = any(_reads(kernel, b.name) for b in kernel.outputs)
     if not is_cut_well or not has_turns or changes_input:

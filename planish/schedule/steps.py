@@ -13,7 +13,7 @@
     in_turn      for s, o: A; B                ->  for s: A; for o: B, where A is the same for every o
     pipeline     load x[i]                     ->  and ask for x[i + distance]: memory works meanwhile
     stream       y[i] = ...                    ->  stores round the caches: the result is larger than they
-    overlap      for s in n: h(g(f(s)))        ->  f of a turn beside g of the one before and h of the one before that
+    overlap      for s in n: h(g(f(s)))        ->  f of one turn beside g and h of the two before it
 
 Register tiles and packing of contractions are in contraction.py, in_turn in attention_points.py.
 """

@@ -110,7 +110,7 @@ def test_beside_a_convolution(kind: str, size: int, stride: int, also_output: bo
 
 def test_what_a_loop_writes_over_is_not_read_again() -> None:
     """A last vector that goes over points twice is for loops that don't change what they read."""
-    from planish.codegen.llvm.loops import _may_repeat
+    from planish.codegen.llvm.stages import _may_repeat
     from planish.schedule.kernel import Apply, Axis, Buffer, Load, Stage, Store
     type_ = TensorType(dtype_of(np.dtype(np.float32)), (20,))
     axis = Axis("a", 20)

@@ -14,10 +14,10 @@ from planish.schedule.kernel import Axis, Stage, stage_values
 from planish.types import is_static
 
 if TYPE_CHECKING:
-    from planish.codegen.llvm.loops import LoopWriter
+    from planish.codegen.llvm.stages import StageWriter
 
 
-def write_blocks(w: LoopWriter, stage: Stage, rows: Axis, columns: Axis) -> None:
+def write_blocks(w: StageWriter, stage: Stage, rows: Axis, columns: Axis) -> None:
     """The loops over the two axes."""
     b, e, lanes = w.b, w.e, rows.lanes
     outside, extent = e.scope, e.dim(columns.extent)
@@ -44,7 +44,7 @@ def write_blocks(w: LoopWriter, stage: Stage, rows: Axis, columns: Axis) -> None
     e.scope = outside
 
 
-def _rest(w: LoopWriter, stage: Stage, columns: Axis, at: list[Scope], start: Value) -> None:
+def _rest(w: StageWriter, stage: Stage, columns: Axis, at: list[Scope], start: Value) -> None:
     b, e = w.b, w.e
     loop = b.loop(start, e.dim(columns.extent), b.i64(1), hint="rest")
     for row in at:

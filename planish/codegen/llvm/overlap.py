@@ -66,7 +66,7 @@ class _Turn:
     def __init__(self, b: Builder, lines: Sequence[str], index: Value, parts: int):
         self.b, self.index, self.parts = b, index, parts
         self.lines = list(_parsed(b, lines))
-        assert all(x.name or x.is_store or "@llvm.prefetch." in x.text for x in self.lines), "an effect of a turn"
+        assert all(map(_is_understood, self.lines)), "a turn computes, asks for memory and stores"
         self.by_name = {x.name: x for x in self.lines if x.name}
         self.again = self._again()
         self.finish = self._finish()
@@ -150,8 +150,8 @@ class _Turn:
         needed: set[str] = set()
         wanted = []
         for x in reversed(self.lines):
-            is_own = self.part.get(x.name) == part if x.name else part == (self.parts - 1 if x.is_store else 0)
-            wanted.append(is_own or (x.name in self.again and x.name in needed))
+            own = self.part.get(x.name) if x.name else self.parts - 1 if x.is_store else 0
+            wanted.append(own == part or (x.name in self.again and x.name in needed))
             if wanted[-1]:
                 needed.update(x.uses)
         return wanted[::-1]
@@ -165,6 +165,10 @@ class _Turn:
         b.lines.insert(1, f"  {aside.name} = alloca {value.rsplit(' ', 1)[0]}, align 64")
         chosen = b.select(is_real, Value("ptr", pointer.removeprefix("ptr ")), aside)
         return f"store {value}, {chosen}, {rest}"
+
+
+def _is_understood(line: _Line) -> bool:
+    return bool(line.name) or line.is_store or "@llvm.prefetch." in line.text
 
 
 def _parsed(b: Builder, lines: Sequence[str]) -> Iterator[_Line]:

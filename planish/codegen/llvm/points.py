@@ -21,13 +21,13 @@ from planish.schedule.nests import identity
 from planish.types import is_static
 
 if TYPE_CHECKING:
-    from planish.codegen.llvm.loops import LoopWriter
+    from planish.codegen.llvm.stages import StageWriter
 
 Turn = tuple[int, ...]                      # of a point of a tile: the number of its turn along each axis
 Scopes = dict[tuple[int, Turn], Scope]      # by factor, and the turns of the axes that it changes along
 
 
-def write_points(w: LoopWriter, stage: Stage) -> None:
+def write_points(w: StageWriter, stage: Stage) -> None:
     """Write the loops of a reduction `at` points."""
     for axis in stage.own_axes:  # known before the loops that need them, which need not run
         w.e.hoist_atoms(axis.extent)
@@ -47,7 +47,7 @@ class Piece:
 
 
 class _Points:
-    def __init__(self, w: LoopWriter, stage: Stage):
+    def __init__(self, w: StageWriter, stage: Stage):
         self.w, self.b, self.e, self.stage = w, w.b, w.e, stage
         value = stage.value
         product = stage.combine == "add" and value.dtype.is_float and isinstance(value, Apply)
