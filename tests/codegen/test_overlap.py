@@ -11,9 +11,16 @@ import planish
 pytest.importorskip("llvmlite")
 from planish.codegen.llvm import elementwise, overlap, registers
 from planish.codegen.llvm.builder import Builder, Module, Value
+from planish.ir.graph import build_graph
+from planish.ops import gate, tanh
+from planish.schedule.build import build_program
+from planish.schedule.machine import Machine
+from planish.schedule.text import print_kernel
+from planish.types import FLOAT32, FLOAT64, TensorType
 from tests.codegen import elementwise_harness as harness
 
 LANES = 16
+MACHINE = Machine(32, 16, 32 << 10, 512 << 10, 16 << 20, 2)
 MARGIN = 64
 
 
@@ -89,3 +96,21 @@ def test_a_gelu_of_many_numbers(n: int) -> None:
         expected = gelu(x)
     assert np.array_equal(np.isnan(got), np.isnan(expected))
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=2e-6)
+
+
+def chosen(function, *inputs: TensorType) -> str:  # type: ignore[no-untyped-def]
+    """The schedule of a program of one kernel."""
+    after: list[str] = []
+    graph = build_graph(function, *inputs)
+    build_program(graph, MACHINE, {}, observe=lambda _, kernel: after.append(print_kernel(kernel)))
+    text, = after
+    return text
+
+
+def test_long_loops_of_one_gate_overlap_and_others_do_not() -> None:
+    vector = TensorType(FLOAT32, (4096 * 1024,))
+    assert "overlap(s0, 3)" in chosen(lambda x: gate(x, x * x), vector)
+    assert "overlap" not in chosen(lambda x: gate(x, x * x), TensorType(FLOAT32, (LANES,)))
+    assert "overlap" not in chosen(lambda x: tanh(x * x), vector)
+    assert "overlap" not in chosen(lambda x: gate(x, gate(x, x * x)), vector)
+    assert "overlap" not in chosen(lambda x: gate(x, x * x), TensorType(FLOAT64, vector.shape))
