@@ -1,11 +1,13 @@
 """Every fenced `python` block of README.md and docs/*.md runs: in order, in one namespace per file.
 
-A block fenced as `python no-run` is skipped.
+A block fenced as `python no-run` is skipped. One fenced as `text printed` is what the block before it prints.
 """
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -16,20 +18,25 @@ FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=inde
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 
-def python_blocks(text: str) -> Iterator[tuple[int, str]]:
-    """Line of the first statement and source of each block that must run."""
+def blocks_of(text: str) -> Iterator[tuple[str, int, str]]:
+    """Kind, line of the first statement and source of each fenced block."""
     for fence in FENCE.finditer(text):
-        if fence["info"].split() == ["python"]:
-            indent = len(fence["indent"])
-            source = "".join(line[indent:] for line in fence["body"].splitlines(keepends=True))
-            yield text.count("\n", 0, fence.start("body")), source
+        indent = len(fence["indent"])
+        source = "".join(line[indent:] for line in fence["body"].splitlines(keepends=True))
+        yield " ".join(fence["info"].split()), text.count("\n", 0, fence.start("body")), source
 
 
 def run_page(path: Path, text: str) -> None:
     """Run the blocks; the traceback of a failure has the page's own line numbers."""
     namespace: dict[str, object] = {"__name__": path.stem}
-    for lines_before, source in python_blocks(text):
-        exec(compile("\n" * lines_before + source, str(path), "exec"), namespace)
+    printed = ""
+    for kind, lines_before, source in blocks_of(text):
+        if kind == "python":
+            with redirect_stdout(StringIO()) as out:
+                exec(compile("\n" * lines_before + source, str(path), "exec"), namespace)
+            printed = out.getvalue()
+        elif kind == "text printed":
+            assert printed.strip() == source.strip(), f"{path.name}:{lines_before}: something else is printed"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -46,6 +53,13 @@ def test_links_lead_somewhere(path: Path) -> None:
 def test_blocks_share_a_namespace_and_no_run_is_skipped(tmp_path: Path) -> None:
     blocks = [("python", "x = 1"), ("python no-run", "x = 2"), ("sh", "x = 3"), ("python", "assert x == 1")]
     run_page(tmp_path / "page.md", "".join(f"```{info}\n{body}\n```\n" for info, body in blocks))
+
+
+def test_a_block_that_prints_something_else_fails(tmp_path: Path) -> None:
+    page = "```python\nprint(1 + 1)\n```\n\n```text printed\n{}\n```\n"
+    run_page(tmp_path / "page.md", page.format(2))
+    with pytest.raises(AssertionError, match=r"page\.md:5: something else is printed"):
+        run_page(tmp_path / "page.md", page.format(3))
 
 
 def test_a_failing_block_fails_at_its_line(tmp_path: Path) -> None:
