@@ -35,7 +35,7 @@ from planish.ops.content import Content, dependencies
 from planish.runtime.cache import Cache, default_cache
 from planish.runtime.digest import digests_in_windows
 from planish.runtime.packing import Wanted, arrays_over, bytes_of, whole_lines
-from planish.runtime.unchanged import UNKNOWN, boot, digests_of
+from planish.runtime.unchanged import UNKNOWN, Witness, are_still, boot, digests_of, witness
 
 SMALLEST = 8 << 20   # bytes of constants from which they are kept: fewer are packed as soon
 _MAGIC = b"PLKEPT01"
@@ -76,26 +76,32 @@ def shape_and_dtype(content: Content) -> tuple[tuple[int, ...], np.dtype]:
 
 
 class Place:
-    """The file of constants of a form that follow from arrays."""
+    """The file of constants of a form that follow from arrays. Of a form that was never kept none is looked
+    for: its key is made when it is written, and what arrays of files hold is not read before."""
 
     def __init__(self, cache: Cache, form: str, sources: Sequence[np.ndarray], threads: int, wanted: Wanted):
         self.cache, self.form, self.sources, self.wanted = cache, form, sources, wanted
-        self.key = self._key(threads)
+        self.note = f"kept {_sha256(form.encode()).hex()}"
+        self.before: Sequence[Witness]
+        if cache.get(self.note) is None:
+            self.key, self.before = "", witness(sources, threads)
+        else:
+            self.before = digests = digests_of(sources, threads, cache)
+            self.key = self._key(digests)
 
-    def _key(self, threads: int) -> str:
-        digest = _sha256(self.form.encode() + b"".join(digests_of(self.sources, threads, self.cache)))
-        return f"constants {digest.hex()}"
+    def _key(self, digests: Sequence[bytes]) -> str:
+        return f"constants {_sha256(self.form.encode() + b''.join(digests)).hex()}"
 
     def find(self, threads: int) -> list[np.ndarray] | None:
         """The constants, read-only, over the mapped file; None where there is none. A damaged one is
         dropped."""
-        path = self.cache.place(self.key)
+        path = self.cache.place(self.key) if self.key else None
         try:
             found = None if path is None else self._arrays(path, threads)
         except (OSError, ValueError):  # there is none, or an empty one
             found = None
-        channel("cache").info("%s %s", "miss" if found is None else "hit", self.key[:22])
-        if found is None:
+        channel("cache").info("%s %s", "miss" if found is None else "hit", self.note[:22])
+        if found is None and self.key:
             self.cache.drop(self.key)
         return found
 
@@ -124,18 +130,21 @@ class Place:
             threading.Thread(target=self._write, args=(arrays,), name="planish keeps constants").start()
 
     def _write(self, arrays: Sequence[np.ndarray]) -> None:
-        path = self.cache.place(self.key)
+        digests = digests_of(self.sources, 1, self.cache)
+        if not are_still(self.sources, self.before, digests):  # others may write to the arrays
+            channel("cache").info("%s is not kept: the weights have changed meanwhile", self.note[:22])
+            return
+        key = self._key(digests)
+        path = self.cache.place(key)
         if path is None:
             return
-        if self._key(1) != self.key:  # others may write to the arrays
-            channel("cache").info("%s is not kept: the weights have changed meanwhile", self.key[:22])
-            return
-        trailer = _TRAILER.pack(_MAGIC, _sha256(self.key.encode()), boot(), _digest(arrays, 1))
+        trailer = _TRAILER.pack(_MAGIC, _sha256(key.encode()), boot(), _digest(arrays, 1))
         try:
             _write(path, arrays, trailer)
         except OSError as error:
-            channel("cache").info("%s is not kept: %s", self.key[:22], error)
+            channel("cache").info("%s is not kept: %s", self.note[:22], error)
             return
+        self.cache.put(self.note, b"")
         self.cache.sweep()
 
 

@@ -62,6 +62,27 @@ def digests_of(arrays: Sequence[np.ndarray], threads: int, cache: Cache) -> list
     return [found[k] for k in range(len(arrays))]
 
 
+def witness(arrays: Sequence[np.ndarray], threads: int) -> list[Witness]:
+    """Of each array the state of its file, if that is settled, which is not read; else its digest."""
+    files = {file.identity: file for a in arrays if (file := file_under(a)) is not None}
+    states = {identity: _settled(file) for identity, file in files.items()}
+    found = [None if (file := file_under(a)) is None else states[file.identity] for a in arrays]
+    rest = iter(digests_in_windows([a for a, state in zip(arrays, found) if state is None], threads))
+    return [next(rest) if state is None else state for state in found]
+
+
+def are_still(arrays: Sequence[np.ndarray], before: Sequence[Witness], digests: Sequence[bytes]) -> bool:
+    """Whether arrays, whose digests were found just now, hold what they held `before`."""
+    files = {file.identity: file for a in arrays if (file := file_under(a)) is not None}
+    states = {identity: _state(file) for identity, file in files.items()}
+    for array, was, digest in zip(arrays, before, digests):
+        file = file_under(array)
+        state = None if file is None else states[file.identity]
+        if was != digest and (state is None or isinstance(was, bytes) or not state.is_still(was)):
+            return False
+    return True
+
+
 def _in_file(file: FileMapping, arrays: Sequence[np.ndarray], threads: int, cache: Cache) -> list[bytes]:
     """The digests of arrays that lie in one file."""
     key = _key(arrays)
@@ -101,6 +122,9 @@ class State:
     def is_still(self, noted: State) -> bool:
         """Whether a file that had the state `noted`, and was settled, has the content it had."""
         return astuple(self)[:-1] == astuple(noted)[:-1] and abs(self.started - noted.started) < STEP
+
+
+Witness = State | bytes
 
 
 def _state(file: FileMapping) -> State | None:

@@ -3,14 +3,17 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from planish import knobs
 from planish.ops.content import Content
-from planish.runtime import constants, kept
+from planish.ops.mapped import map_file
+from planish.runtime import constants, kept, unchanged
 from planish.runtime.cache import default_cache
 from planish.runtime.constants import arrays_of
 from planish.schedule.packing import pack, packed
@@ -162,6 +165,39 @@ def test_not_kept_where_weights_change_meanwhile(folder, monkeypatch):
     monkeypatch.setattr(constants, "pack_into", changing)
     laid_out(arrays)
     assert not files(folder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files are known by their status on Linux alone")
+def test_not_kept_where_a_file_changes_meanwhile(folder, tmp_path, monkeypatch):
+    """Its weights are not read before they are packed."""
+    monkeypatch.setattr(unchanged, "_settled", unchanged._state)
+    matrix, *_ = weights()
+    path, pack_into, reads = tmp_path / "file", constants.pack_into, []
+    matrix.tofile(path)
+    mapping, _ = map_file(path)
+    source = np.frombuffer(mapping, np.float32).reshape(matrix.shape)
+    read = unchanged.digests_in_windows
+    monkeypatch.setattr(unchanged, "digests_in_windows", lambda a, n: (reads.append(len(a)), read(a, n))[1])
+
+    def changing(*arguments):
+        pack_into(*arguments)
+        assert sum(reads) == 0
+        time.sleep(0.03)  # the clock of files goes by steps
+        with open(path, "r+b") as file:
+            file.write(b"new")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(constants, "pack_into", changing)
+        found, = arrays_of([packed(Content.of(source), *VIEW)], 2)
+        wait()
+    np.testing.assert_array_equal(found, pack(VIEW, matrix))
+    assert not files(folder)
+    monkeypatch.setattr(kept, "_written", set())
+    for _ in range(2):
+        found, = arrays_of([packed(Content.of(source), *VIEW)], 2)
+        wait()
+        np.testing.assert_array_equal(found, pack(VIEW, source))
+    assert len(files(folder)) == 1
 
 
 def test_a_full_disk_leaves_nothing_behind(folder, packings, monkeypatch):
