@@ -48,7 +48,7 @@ from planish.schedule.build import SWITCHES, Built, build_program
 from planish.schedule.machine import Machine
 from planish.schedule.measure import bytes_of_graph, kernel_records
 from planish.schedule.names import renamed_sizes
-from planish.schedule.segments import cut, host_line, is_host
+from planish.schedule.segments import Plan, cut, host_line, is_host
 from planish.tuning.decisions import Decisions
 from planish.types import is_static
 
@@ -199,6 +199,8 @@ def _segmented(graph: Graph, options: Options, report: Report, clock: _Clock) ->
     clock.lap("schedule")
     report.hosts = hosts_of(optimized)
     parts = tuple(_program(s.graph, options, report, clock, _from_optimized) for s in plan.segments)
+    if options.decisions.ops:
+        _take_turns(plan, parts)
     return SegmentedProgram(graph, options, report, plan, parts)
 
 
@@ -208,7 +210,16 @@ def _with_libraries(optimized: Graph, options: Options, hint: dict[str, int]) ->
         return optimized
     from planish.tuning.library import with_libraries
 
-    return with_libraries(optimized, dict(options.decisions.ops), hint)
+    return with_libraries(optimized, dict(options.decisions.ops), hint, options.threads)
+
+
+def _take_turns(plan: Plan, parts: Sequence[NativeCompiled]) -> None:
+    """Native code between kernels of a library that runs on OpenMP's threads runs on them too."""
+    from planish.tuning.library import takes_turns
+
+    if any(takes_turns(str(node.attributes.function)) for node in plan.hosts):
+        for part in parts:
+            part.program.use_openmp()
 
 
 Road = Callable[[Graph, Options, Report, "_Clock"], Made]

@@ -75,12 +75,20 @@ class LinkError(PlanishError, RuntimeError):
     """Native code that can't be linked or loaded."""
 
 
+class LibraryError(PlanishError, RuntimeError):
+    """A library that is not there, can't be loaded, or has no kernel for what was asked of it."""
+
+
 class GraphBreakError(PlanishError, RuntimeError):
     """A program that is cut into more graphs than PLANISH_MAX_GRAPH_BREAKS allows."""
 
 
 class CacheWarning(UserWarning):
     """The disk cache can't be used; compilation goes on without it."""
+
+
+class LibraryWarning(UserWarning):
+    """A library that is installed but can't be used; tuning goes on without it."""
 
 
 class GraphBreakWarning(UserWarning):

@@ -83,6 +83,11 @@ class Runtime:
         ctypes.c_int32.from_address(self.pool + pool.LIMIT).value = pool.MAX_THREADS
         self._threads.value = count
 
+    @property
+    def threads(self) -> int:
+        """How many a call uses."""
+        return int(self._threads.value)
+
     def parallel(self, body: int, frame: int, count: int) -> None:
         """Run a native body on `count` threads, without the interpreter's lock."""
         self._call("planish_parallel", *map(ctypes.c_void_p, (self.pool, body, frame)), ctypes.c_int64(count))

@@ -1,8 +1,10 @@
-"""Ops by the kernels of a library: OpenBLAS as NumPy ships it, and torch's where torch is loaded.
+"""Ops by the kernels of a library: OpenBLAS as NumPy ships it, oneDNN of its wheel, and torch's.
 
 In: an optimised graph, and which ops go to which library. Out: the graph with these as host ops, which run
-between segments of native code. torch takes part only where the process has loaded it: a NumPy program does
-not import it to be tuned.
+between segments of native code. oneDNN takes part where its wheel is installed; torch only where the process
+has loaded it: a NumPy program does not import it to be tuned.
+
+A host function goes by `LIBRARY_KERNEL`: `onednn_conv` is the kernel `conv` of oneDNN.
 """
 from __future__ import annotations
 
@@ -26,6 +28,8 @@ from planish.ops.contract import free_axes
 from planish.ops.host import HostAttributes, HostFunction, host_function
 from planish.ops.record import get_op
 from planish.schedule.scalars import hinted
+from planish.tuning import onednn, onednn_kernels
+from planish.tuning.machine import has_onednn, versions
 from planish.types import FLOAT32, FLOAT64, DType, is_static
 
 Hint = dict[str, int]
@@ -36,7 +40,19 @@ def libraries_of(node: Node) -> list[str]:
     if node.op.name not in TAKEN or not _is_plain(node):
         return []
     found = [name for name, (op, _) in KERNELS.items() if op == node.op.name]
-    return [name for name in found if not name.startswith("torch") or "torch" in sys.modules]
+    return [name for name in found if LIBRARIES[library_of(name)](node)]
+
+
+def library_of(name: str) -> str:
+    return name.partition("_")[0]
+
+
+def titled(name: str) -> str:
+    """A host function with its library's version: `onednn 3.2.0: conv`. Other text as it is."""
+    if name not in KERNELS:
+        return name
+    library, _, kernel = name.partition("_")
+    return f"{library} {versions()[library]}: {kernel}"
 
 
 def _is_plain(node: Node) -> bool:
@@ -49,6 +65,11 @@ def _is_plain(node: Node) -> bool:
                                       and all(is_static(p) for pair in a.padding for p in pair))
 
 
+def _is_onednns(node: Node) -> bool:
+    """Whether oneDNN is there and has the op: of float32."""
+    return node.operands[0].dtype == FLOAT32 and has_onednn()
+
+
 def op_key(node: Node, hint: Hint) -> str:
     """Names an op with its attributes and the types of its operands at the hinted sizes: equal ops have equal
     keys in every process."""
@@ -59,22 +80,38 @@ def op_key(node: Node, hint: Hint) -> str:
     return hashlib.sha256(json.dumps(form).encode()).hexdigest()[:32]
 
 
-def with_libraries(graph: Graph, ops: Mapping[str, str], hint: Hint) -> Graph:
-    """The graph with the ops of these keys run by host functions."""
+def with_libraries(graph: Graph, ops: Mapping[str, str], hint: Hint, threads: int = 0) -> Graph:
+    """The graph with the ops of these keys run by host functions, on so many threads (0: as many as native
+    code uses) where that can be said. LibraryError where a library is not there any more."""
     if not ops:
         return graph
 
     def change(node: Node, operands: tuple[Node, ...]) -> Node:
         name = ops.get(op_key(node, hint)) if node.op.name in TAKEN else None
-        return rebuild(node, operands) if name is None else by_library(node, operands, name)
+        return rebuild(node, operands) if name is None else by_library(node, operands, name, threads)
     return graph.map(change)
 
 
-def by_library(node: Node, operands: Sequence[Node], name: str) -> Node:
+def by_library(node: Node, operands: Sequence[Node], name: str, threads: int = 0) -> Node:
     """The host op that stands for an op."""
-    parameters = tuple((f.name, getattr(node.attributes, f.name)) for f in fields(node.attributes))
-    attributes = HostAttributes(HostFunction(name, parameters), (node.tensor,))
-    return make_node(get_op("host"), tuple(operands), attributes)
+    if library_of(name) == "onednn":
+        onednn.library()
+    function = HostFunction(name, tuple(_parameters(node, name, threads).items()))
+    return make_node(get_op("host"), tuple(operands), HostAttributes(function, (node.tensor,)))
+
+
+def _parameters(node: Node, name: str, threads: int) -> dict[str, Any]:
+    """What the host function gets beside its arrays."""
+    own = {f.name: getattr(node.attributes, f.name) for f in fields(node.attributes)}
+    if library_of(name) != "onednn":
+        return own
+    return own | {"is_constant": node.operands[1].op.name == "constant", "threads": threads}
+
+
+def takes_turns(name: str) -> bool:
+    """Whether a host function's threads are OpenMP's, which spin after it: native code around it had better
+    run on the same."""
+    return library_of(name) in ("onednn", "torch")
 
 
 def alone(node: Node) -> Graph:
@@ -85,10 +122,9 @@ def alone(node: Node) -> Graph:
     return Graph(inputs, (make_node(node.op, operands, node.attributes),), name="alone")
 
 
-def kernel_of(node: Node, name: str) -> Callable[..., np.ndarray]:
+def kernel_of(node: Node, name: str, threads: int = 0) -> Callable[..., np.ndarray]:
     """What runs an op by a library, on the arrays of its operands."""
-    parameters = {f.name: getattr(node.attributes, f.name) for f in fields(node.attributes)}
-    function = KERNELS[name][1]
+    parameters, function = _parameters(node, name, threads), KERNELS[name][1]
     return lambda *arrays: function(*arrays, **parameters)
 
 
@@ -164,5 +200,10 @@ def _tensor(array: np.ndarray) -> Any:
 
 KERNELS: dict[str, tuple[str, Callable[..., Any]]] = {
     "numpy_dot_general": ("dot_general", numpy_dot_general),
+    "onednn_dot_general": ("dot_general", onednn_kernels.product),
+    "onednn_conv": ("conv", onednn_kernels.convolution),
+    "onednn_conv_plain": ("conv", onednn_kernels.plain_convolution),
     "torch_dot_general": ("dot_general", torch_dot_general), "torch_conv": ("conv", torch_conv)}
+LIBRARIES: dict[str, Callable[[Node], bool]] = {
+    "numpy": lambda node: True, "onednn": _is_onednns, "torch": lambda node: "torch" in sys.modules}
 TAKEN = frozenset(op for op, _ in KERNELS.values())

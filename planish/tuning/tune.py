@@ -18,7 +18,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -32,7 +32,7 @@ from planish.logs import channel
 from planish.schedule.choice import ANALYTIC, Choice
 from planish.tuning.database import Database, default_database
 from planish.tuning.decisions import UNTUNED, Decisions
-from planish.tuning.library import alone, kernel_of, libraries_of, op_key, real_tensors
+from planish.tuning.library import alone, kernel_of, libraries_of, op_key, real_tensors, titled
 from planish.tuning.machine import libraries, signature
 from planish.tuning.pairs import Clock
 from planish.tuning.record import Finding, Kind
@@ -214,10 +214,13 @@ class _Tuner:
         fed = [a for o, a in zip(node.operands, arrays) if o.op.name != "constant"]
         native = self.road.native_alone(alone(node))
         contest: Contest[str] = Contest("native", _candidate(native, fed), self.clock, self.until)
-        ways = [(name, partial(_candidate, kernel_of(node, name), arrays)) for name in libraries_of(node)]
+        ways = [(name, partial(_candidate, kernel_of(node, name, setting.threads), arrays))
+                for name in libraries_of(node)]
         winner = contest.group(ways)
         value = "" if winner == "native" else winner
-        self.enter(key, _finding("op", what, contest, value), is_whole=contest.is_whole)
+        contest.tried = [replace(t, candidate=titled(t.candidate)) for t in contest.tried]
+        finding = replace(_finding("op", what, contest, value), winner=titled(winner))
+        self.enter(key, finding, is_whole=contest.is_whole)
         return value
 
     # --- 3. the whole program

@@ -10,14 +10,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from planish.tuning import pairs, search, trial, tune
+from planish.tuning import library, pairs, search, trial, tune
 
 TABLES = Path(__file__).parent / "tables"
 
 
 @pytest.fixture
 def product(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """product.onnx, whose kernel is large enough to be measured; one thing is tried for it."""
+    """product.onnx, whose kernel is large enough to be measured; one thing is tried for it, and NumPy."""
     weights = np.random.default_rng(0).normal(size=(64, 48)).astype(np.float32)
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size])
               for name, size in (("x", 64), ("y", 48))]
@@ -27,6 +27,8 @@ def product(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), "product.onnx")
     monkeypatch.setattr(trial, "moves", lambda *kernel: [[{"tile": (4, 3)}]])
+    monkeypatch.setitem(library.LIBRARIES, "onednn", lambda node: False)
+    monkeypatch.setattr(library, "versions", lambda: {"numpy": "2.0"})
     return folder
 
 
