@@ -331,10 +331,10 @@ def check_hint(graph: Graph, hint: Mapping[str, int]) -> None:
 
 def machine_of(target: Target, numerics: Numerics = "default") -> Machine:
     """What the schedule needs to know of a target. In strict numerics every product and every sum is rounded,
-    so there no instruction adds up several products."""
-    products = frozenset() if numerics == "strict" else target.products
+    so there no instruction adds up several products, and no scale is taken out of a sum."""
+    strict = numerics == "strict"
     return Machine(target.vector_bytes, target.registers, target.l1, target.l2, target.l3, target.cores,
-                   products)
+                   frozenset() if strict else target.products, strict)
 
 
 def _summary(part: Report, built: Built) -> Summary:

@@ -104,7 +104,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
                                                   _cycles(kernel, r, hint, buffers, width)))
     if _packs_for_one_use(roles, buffers):
         return None
-    found = widened_weights(kernel, roles, buffers, hint, disable)
+    found = widened_weights(kernel, roles, buffers, machine, hint, disable)
     if found is not None:
         kernel, roles = in_blocks(kernel, roles, found.block)
     tile = _tile_for(kernel, roles, lanes, machine, hint, choice)
@@ -112,7 +112,7 @@ def schedule_contraction(kernel: Kernel, machine: Machine, hint: dict[str, int],
         return None
     kernel, roles, before = _laid_left(kernel, roles, tile, buffers, machine, hint)
     if found is not None:
-        kernel = _tiled(packed_narrow(kernel, roles, tile, found, buffers), roles, tile)
+        kernel = _tiled(packed_narrow(kernel, roles, tile, found, buffers, hint), roles, tile)
     elif is_read_in_place(roles, buffers) and not repays_packing(kernel, roles, hint):
         kernel = _tiled(multiplying(kernel, roles.lhs, roles.rhs), roles, replace(tile, packed=False))
     else:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Machine:
     """`vector_bytes` of one register, how many `registers`, cache sizes in bytes, `threads` at most;
-    `products` names those of bfloat16 that are instructions (products.py)."""
+    `products` names those of bfloat16 that are instructions (products.py). `strict`: of what is computed with
+    floats, every operation is rounded as the program has it."""
 
     vector_bytes: int = 32
     registers: int = 16
@@ -16,6 +17,7 @@ class Machine:
     l3: int = 16 << 20
     threads: int = 1
     products: frozenset[str] = frozenset()
+    strict: bool = False
 
     @property
     def lanes(self) -> int:

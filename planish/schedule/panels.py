@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from planish.ops.content import Content, ask
 from planish.schedule import packing, steps
@@ -30,6 +31,7 @@ from planish.schedule.kernel import (
     Kernel,
     Load,
     RegisterTile,
+    Result,
     Scalar,
     Stage,
     Step,
@@ -44,7 +46,7 @@ from planish.schedule.products import NUMBERS, Product
 from planish.schedule.rebuild import substitute_axes
 from planish.schedule.roles import Roles, axes_of, contraction_of, is_contiguous, rows_of, width_of
 from planish.schedule.scalars import apply, both, cast_to, hinted
-from planish.schedule.widened import Widened, columns, is_worth, widened
+from planish.schedule.widened import GROUP_BYTES, Widened, columns, is_worth, widened, widens_once
 from planish.types import (
     BOOL,
     FLOAT32,
@@ -200,8 +202,8 @@ def in_whole_steps(kernel: Kernel, name: str, product: Product) -> Kernel:
     return replace(kernel, stages=(replace(first, axes=axes), *rest))
 
 
-def widened_weights(kernel: Kernel, roles: Roles, buffers: Buffers, hint: dict[str, int],
-                    disable: frozenset[str]) -> Widened | None:
+def widened_weights(kernel: Kernel, roles: Roles, buffers: Buffers, machine: Machine,
+                    hint: dict[str, int], disable: frozenset[str]) -> Widened | None:
     """How a constant right operand follows from narrower numbers, where its panels are to hold those."""
     content = buffers.constants.get(buffers.owner(roles.rhs.buffer.name))
     if content is None or content.type.dtype not in (FLOAT32, FLOAT64) or disable & {"prepack", "widen"}:
@@ -209,19 +211,23 @@ def widened_weights(kernel: Kernel, roles: Roles, buffers: Buffers, hint: dict[s
     if set(roles.batch) & axes_of(roles.rhs):
         return None
     found = widened(content, *_view(roles, _extents(kernel)))
-    is_kept = found is not None and is_worth(found, content.type.dtype, rows_of(kernel, roles, hint))
-    return found if is_kept else None
+    if found is None or not is_worth(found, content.type.dtype, rows_of(kernel, roles, hint)):
+        return None
+    return found if machine.strict else found.taken_out()
 
 
 def told_narrow(kernel: Kernel) -> list[str]:
-    """A line for weights that a kernel reads as narrow as they were given: bytes, and what they would be."""
-    names = {s.arguments[0] for s in kernel.steps if s.name == "widen"}
+    """A line for weights that a kernel reads as narrow as they were given: bytes, what they would be, and
+    whether each panel is widened once or by every tile."""
+    ends = {s.arguments[0]: ", widened once for all rows" if s.name == "widen_group" else ""
+            for s in kernel.steps if s.name in ("widen", "widen_group")}
     parts = contraction_of(kernel)
     if parts is None:
         return []
     wide = parts.sum.dtype
     return [f"{kernel.name}: its weights stay {b.dtype.name}, {b.type.size * b.dtype.itemsize} bytes, not "
-            f"{b.type.size * wide.itemsize} of {wide.name}" for b in kernel.inputs if b.name in names]
+            f"{b.type.size * wide.itemsize} of {wide.name}{ends[b.name]}"
+            for b in kernel.inputs if b.name in ends]
 
 
 def in_blocks(kernel: Kernel, roles: Roles, block: int) -> tuple[Kernel, Roles]:
@@ -237,8 +243,8 @@ def in_blocks(kernel: Kernel, roles: Roles, block: int) -> tuple[Kernel, Roles]:
     return kernel, replace(roles, k=(*roles.k, inner.name), lhs=lhs, rhs=rhs)
 
 
-def packed_narrow(kernel: Kernel, roles: Roles, tile: RegisterTile, found: Widened,
-                  buffers: Buffers) -> Kernel:
+def packed_narrow(kernel: Kernel, roles: Roles, tile: RegisterTile, found: Widened, buffers: Buffers,
+                  hint: dict[str, int]) -> Kernel:
     """The kernel over panels of the narrow numbers of constant weights, which it widens as it loads them.
     What else that takes lies beside: a row for each block of k, filled up to whole panels."""
     width, extent = tile.vectors * tile.lanes, _extents(kernel)
@@ -260,8 +266,25 @@ def packed_narrow(kernel: Kernel, roles: Roles, tile: RegisterTile, found: Widen
         loads[leaf] = Load(buffer, (at[roles.k[0]] if blocks > 1 else 0, n))
     inputs = dict.fromkeys((*_still_read(kernel, roles), *(x.buffer for x in loads.values())))
     kernel = multiplying(kernel, roles.lhs, found.scalar(loads.__getitem__))
+    kernel = _scaled(kernel, [loads[scale] for scale in found.scales])
     kernel = replace(kernel, inputs=tuple(inputs)).with_step(Step("pack", (panels.name, width)))
+    panel = prod(sizes[1:]) * width * roles.rhs.dtype.itemsize
+    if widens_once(found, rows_of(kernel, roles, hint), tile, panel):
+        return kernel.with_step(Step("widen_group", (panels.name, GROUP_BYTES // panel * panel)))
     return kernel.with_step(Step("widen", (panels.name,)))
+
+
+def _scaled(kernel: Kernel, scales: Sequence[Load]) -> Kernel:
+    """The kernel with its sum multiplied by scales, by a stage that has the sum's name."""
+    first, *rest = kernel.stages
+    assert isinstance(first, Stage)
+    if not scales:
+        return kernel
+    summed = replace(first, name=f"{first.name}_sum")
+    value: Scalar = Result(summed.name, first.dtype)
+    for scale in scales:
+        value = Apply("mul", (value, scale), first.dtype)
+    return replace(kernel, stages=(summed, Stage(first.name, (), value, first.dtype), *rest))
 
 
 def packed_right(kernel: Kernel, roles: Roles, tile: RegisterTile, buffers: Buffers, machine: Machine,

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from planish.ops.content import Content, ask, derivation
-from planish.schedule.kernel import Apply, Scalar
+from planish.ops.content import Content, ask, derivation, question
+from planish.schedule.kernel import Apply, RegisterTile, Scalar
 from planish.schedule.views import View, behind, sizes_of
 from planish.types import (
     BFLOAT16,
@@ -44,8 +44,11 @@ MOST_STEPS = 6      # and all together
 LEAST_BLOCK = 8     # steps of k that a block has
 LEAST_BYTES = 256 << 10  # of wide weights: half of a core's second level
 FEW_ROWS = 32       # that weights meet: 32 of them take about as long as to read float32 from memory
-CROWDING = 4 << 20  # bytes of wide weights that more rows meet
-KNOWN = 64 << 10    # bytes of zero points that are looked at
+CROWDING = 1 << 20  # bytes of wide weights that more rows meet
+GROUP_BYTES = 256 << 10  # of panels that are widened at once: half of a core's second level
+ONCE = 4            # operations on a vector, of all tiles that meet it, that take as long as to store it wide
+KNOWN = 64 << 10    # bytes of zero points, and of scales, that are looked at
+MODERATE = 2.0 ** 64  # the largest scale, and one by the smallest, that is taken out of a sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,15 +86,35 @@ Form = Leaf | Step
 
 @dataclass(frozen=True, eq=False)
 class Widened:
-    """`form` has one narrow leaf; the others hold along `block` steps of the one k, or, 0, along all."""
+    """`form` has one narrow leaf; the others hold along `block` steps of the one k, or, 0, along all. The sum
+    is to be multiplied by `scales`."""
 
     form: Form
     narrow: Leaf
     block: int
+    scales: tuple[Leaf, ...] = ()
 
     @property
     def sides(self) -> list[Leaf]:
-        return [leaf for leaf in leaves(self.form) if leaf is not self.narrow]
+        return [leaf for leaf in (*leaves(self.form), *self.scales) if leaf is not self.narrow]
+
+    @property
+    def operations(self) -> int:
+        """How many a vector takes beside being widened from one dtype to another."""
+        return sum(step.op != "cast" for step in _steps(self.form))
+
+    def taken_out(self) -> Widened:
+        """The same with the scales of integers that hold along all of k taken out of the sum:
+        x0 * (q0 * s) + x1 * (q1 * s) is (x0 * q0 + x1 * q1) * s."""
+        form, scales = self.form, self.scales
+        while isinstance(form, Step) and form.op == "mul" and self.narrow.dtype.is_integer:
+            found = [(scale, rest) for scale, rest in (form.args, form.args[::-1]) if _is_scale(scale)]
+            if not found:
+                break
+            (scale, form), *_ = found
+            assert isinstance(scale, Leaf)
+            scales = (*scales, scale)
+        return replace(self, form=form, scales=scales)
 
     def scalar(self, load: Callable[[Leaf], Scalar]) -> Scalar:
         """The widened number, where `load` gives the leaves."""
@@ -172,6 +195,20 @@ def _is_nothing(form: Form) -> bool:
     return form.content.nbytes <= KNOWN and ask("uniform", form.content) == 0
 
 
+def _is_scale(form: Form) -> bool:
+    """Whether a factor holds along all of k, and is of a size that sums of integers can do without."""
+    if not isinstance(form, Leaf) or form.block != 0 or not form.dtype.is_float:
+        return False
+    return form.content.nbytes <= KNOWN and ask("moderate", form.content)
+
+
+@question("moderate")
+def _moderate(array: np.ndarray) -> bool:
+    """Whether no number is so large or small that it decides where a product over- or underflows."""
+    size = np.abs(array)
+    return bool(np.all((size >= 1 / MODERATE) & (size <= MODERATE)))
+
+
 # --- what holds along k, for every column
 
 def columns(leaf: Leaf, blocks: int, count: int, lanes: int) -> Content:
@@ -205,3 +242,9 @@ def is_worth(found: Widened, wide: DType, rows: int) -> bool:
     does, and only what would crowd the shared cache stays narrow."""
     size = prod(sizes_of(found.narrow.content)) * wide.itemsize
     return size >= (LEAST_BYTES if rows <= FEW_ROWS else CROWDING)
+
+
+def widens_once(found: Widened, rows: int, tile: RegisterTile, panel: int) -> bool:
+    """Whether each panel, of so many bytes when wide, is widened once for all rows that meet it, not in every
+    tile of them."""
+    return panel <= GROUP_BYTES and found.operations * -(-rows // tile.rows) > ONCE

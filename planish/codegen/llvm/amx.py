@@ -56,7 +56,7 @@ class MatrixWriter(TileWriter):
 
     def __init__(self, b: Builder, kernel: Kernel, size_slots: dict[str, int], numerics: str):
         super().__init__(b, kernel, size_slots, numerics)
-        self.matrix = MatrixSums(b, self.e, kernel, numerics, self.accumulators)
+        self.matrix = MatrixSums(b, self.e, kernel, self.parts, numerics, self.accumulators)
         stride = stride_along(Access(self.lhs.buffer, self.lhs.index), self.m[-1].name)
         assert stride is not None
         self.between = self.e.dim(stride * self.lhs.dtype.itemsize)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planish.codegen.llvm.builder import Builder, Module, Value
-from planish.codegen.llvm.contraction import UNITS_OF_GROUP, TileWriter
+from planish.codegen.llvm.contraction import TileWriter
 from planish.codegen.llvm.crew import MOST_UNITS, Crew
 from planish.schedule.kernel import Kernel
 from planish.schedule.text import print_kernel
@@ -84,8 +84,8 @@ class SideWriter:
         group = self.members[0].group
         for member in self.members[1:]:
             group = b.intrinsic("smin", group, member.group)
-        few = one.tiles_in(one.unit_work, b.intrinsic("smin", group, panels_of_one))
-        size = b.add(b.intrinsic("smax", few, b.bin("lshr", rows_of_one, b.i64(UNITS_OF_GROUP))), b.i64(1))
+        widens = next((w for w in self.writers.values() if w.filling is not None), one)
+        size = widens.unit_size(rows_of_one, b.intrinsic("smin", group, panels_of_one))
         groups = b.add(one.ceil_div(panels_of_one, group), b.i64(len(self.members)))
         most = b.mul(groups, one.ceil_div(rows_of_one, size))
         shares = b.bin("and", crew.shares(), b.cmp("icmp sle", most, b.i64(MOST_UNITS)))
@@ -141,5 +141,5 @@ class SideWriter:
         buffers = [b.name for b in writer.kernel.arguments]
         writer.e.pointers |= {name: b.load("ptr", b.gep("ptr", row, b.i64(i)), POINTER)
                               for i, name in enumerate(buffers)}
-        writer.within({}, lambda: writer.row_tiles(*unit))
+        writer.within({}, lambda: writer.unit(*unit))
         chosen.end()

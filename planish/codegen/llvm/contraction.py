@@ -18,6 +18,7 @@ from planish.codegen.llvm.crew import MOST_UNITS, Crew
 from planish.codegen.llvm.expressions import Scope
 from planish.codegen.llvm.loops import LoopWriter, open_function
 from planish.codegen.llvm.tile import LINE_BYTES, TileSums
+from planish.codegen.llvm.widening import Filling
 from planish.schedule.access import Access, stride_along
 from planish.schedule.kernel import Apply, Axis, Kernel, Load, own_dims, stage_values, walk
 from planish.schedule.roles import contraction_of
@@ -28,6 +29,7 @@ GROUP_BYTES = 256 << 10  # panels that stay in the second-level cache while all 
 HALF_A_GROUP = 128 << 10 # the same, where the next ones are asked for meanwhile
 FEW_ROWS_BYTES = 512 << 10  # of a left operand, which passes once more for every group, up to which they are
 PANELS_AT_ONCE = 4       # panels a tile of few rows takes, so that enough accumulators hide the latency
+FILLING_ROWS = 4         # rows that a panel could meet while it is widened
 UNIT_WORK = 1 << 19      # multiply-adds of what a thread claims at a time: some 10 us
 UNITS_OF_GROUP = 6       # bits: units of one group of panels, at most about 64
 IMAGE_AXES = 3           # axes of rows from which they are the places of images
@@ -58,8 +60,10 @@ class TileWriter(LoopWriter):
         super().__init__(b, kernel, size_slots, numerics)
         tile, parts = kernel.tile, contraction_of(kernel)
         assert tile is not None and parts is not None
+        self.filling = Filling.of(b, self.e, kernel, parts, numerics)
+        self.parts = parts if self.filling is None else self.filling.parts
         self.tile, self.width = tile, tile.vectors * tile.lanes
-        self.sum, self.lhs, self.rhs, self.epilogue = parts.sum, parts.left, parts.right, parts.epilogue
+        self.sum, self.lhs, self.rhs, self.epilogue = parts.sum, parts.left, self.parts.right, parts.epilogue
         self.element, self.size = registers.memory_type(self.sum.dtype.name), self.sum.dtype.itemsize
         axes = {a.name: a for a in (*kernel.shared, *self.sum.axes)}
         self.batch, self.m, self.k = ([axes[n] for n in names] for names in (tile.batch, tile.m, tile.k))
@@ -71,7 +75,7 @@ class TileWriter(LoopWriter):
         scalars = (x for s in self.epilogue for x in walk(*stage_values(s)))
         self.long = sum(isinstance(x, Apply) for x in scalars) > LONG_EPILOGUE
         self.accumulators = b.value("ptr", f"alloca [{self.most_kept} x {self.element}], align 64")
-        self.sums = TileSums(b, self.e, kernel, numerics, self.accumulators)
+        self.sums = TileSums(b, self.e, kernel, self.parts, numerics, self.accumulators)
 
     @property
     def is_tall(self) -> bool:
@@ -138,8 +142,7 @@ class TileWriter(LoopWriter):
         group = self.group()
         rows_of_one = b.select(by_rows, self.share(tiles), tiles)
         panels_of_one = b.select(by_panels, self.share(panels), panels)
-        few = self.tiles_in(self.unit_work, b.intrinsic("smin", group, panels_of_one))
-        size = b.add(b.intrinsic("smax", few, b.bin("lshr", rows_of_one, b.i64(UNITS_OF_GROUP))), one)
+        size = self.unit_size(rows_of_one, b.intrinsic("smin", group, panels_of_one))
         most = b.mul(self.ceil_div(panels_of_one, group), self.ceil_div(rows_of_one, size))
         countable = b.bin("and", b.cmp("icmp sgt", most, one), b.cmp("icmp sle", most, b.i64(MOST_UNITS)))
         shares = b.bin("and", crew.shares(), countable)
@@ -160,9 +163,18 @@ class TileWriter(LoopWriter):
             end = b.intrinsic("smin", b.add(panel, group), last_panel)
             tile = b.add(first, b.mul(b.bin("urem", number, in_group), size))
             stop = b.intrinsic("smin", b.add(tile, size), last)
-            self.within({}, lambda: self.row_tiles(tile, stop, panel, end))
+            self.within({}, lambda: self.unit(tile, stop, panel, end))
 
         crew.run(shares, total, unit)
+
+    def unit_size(self, tiles: Value, panels: Value) -> Value:
+        """How many of a thread's row tiles are a unit, with so many panels: all where those are widened for
+        it."""
+        b = self.b
+        if self.filling is not None:
+            return b.intrinsic("smax", tiles, b.i64(1))
+        few = self.tiles_in(self.unit_work, panels)
+        return b.add(b.intrinsic("smax", few, b.bin("lshr", tiles, b.i64(UNITS_OF_GROUP))), b.i64(1))
 
     def tiles_in(self, work: int, panels: Value) -> Value:
         """How many row tiles `work` multiply-adds are enough for, with so many panels."""
@@ -172,10 +184,12 @@ class TileWriter(LoopWriter):
 
     def pays_by_rows(self, tiles: Value, panels: Value) -> Value:
         """Whether the busiest thread has less to do when tiles are shared out than when panels are, or hardly
-        more: then no thread needs all of the left operand."""
+        more: then no thread needs all of the left operand. Panels that are widened before are as much work
+        as some rows."""
         b = self.b
-        rows = b.mul(self.rows_in(self.share(tiles)), panels)
-        columns = b.mul(self.rows_in(tiles), self.share(panels))
+        more = b.i64(0 if self.filling is None else FILLING_ROWS)
+        rows = b.mul(b.add(self.rows_in(self.share(tiles)), more), panels)
+        columns = b.mul(b.add(self.rows_in(tiles), more), self.share(panels))
         return b.cmp("icmp sle", rows, b.add(columns, b.bin("lshr", columns, b.i64(HARDLY))))
 
     def rows_in(self, tiles: Value) -> Value:
@@ -224,7 +238,7 @@ class TileWriter(LoopWriter):
         b, group = self.b, self.group()
         loop = b.loop(first_panel, last_panel, group, hint="group")
         end = b.intrinsic("smin", b.add(loop.index, group), last_panel)
-        self.within({}, lambda: self.row_tiles(first_tile, last_tile, loop.index, end))
+        self.within({}, lambda: self.unit(first_tile, last_tile, loop.index, end))
         loop.end()
 
     def group(self) -> Value:
@@ -232,12 +246,19 @@ class TileWriter(LoopWriter):
         b = self.b
         depth = self.e.dim(self.count(self.k))
         bytes_ = b.mul(depth, b.i64(self.width * self.rhs.dtype.itemsize))
-        most = b.i64(int(self.told("group", HALF_A_GROUP if self.brings_next else GROUP_BYTES)))
+        usual = HALF_A_GROUP if self.brings_next else GROUP_BYTES
+        most = b.i64(int(self.told("group", usual)) if self.filling is None else self.filling.bytes)
         fit = b.bin("udiv", most, b.intrinsic("smax", bytes_, b.i64(1)))
         group = b.intrinsic("smax", fit, b.i64(1))
-        if not self.is_tall:
+        if not self.is_tall and self.filling is None:
             group = b.mul(self.ceil_div(group, PANELS_AT_ONCE), b.i64(PANELS_AT_ONCE))
         return group
+
+    def unit(self, first: Value, last: Value, first_panel: Value, last_panel: Value) -> None:
+        """Some row tiles with a group of panels, which may have to be widened for them."""
+        if self.filling is not None:
+            self.filling.write(self, first_panel, last_panel)
+        self.row_tiles(first, last, first_panel, last_panel)
 
     def row_tiles(self, first: Value, last: Value, first_panel: Value, last_panel: Value) -> None:
         """Tiles of even heights; where the number of rows is known only at run time, whole tiles, then one
@@ -328,7 +349,8 @@ class TileWriter(LoopWriter):
         cache beside it; a left operand of many rows, for which each panel is used often, would rather pass
         less often. Where each row has an address of its own no register is left."""
         rows, depth = self.count(self.m), self.count(self.k)
-        if not self.tile.packed or self.apart() is None or not is_static(rows) or not is_static(depth):
+        in_place = not self.tile.packed or self.filling is not None
+        if in_place or self.apart() is None or not is_static(rows) or not is_static(depth):
             return False
         left = rows * depth * self.lhs.dtype.itemsize
         return self.sums.panel_bytes(depth) <= HALF_A_GROUP and left <= FEW_ROWS_BYTES

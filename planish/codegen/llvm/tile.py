@@ -23,7 +23,7 @@ from planish.codegen.llvm.products import PAIR
 from planish.codegen.llvm.widening import Widening
 from planish.schedule.access import Access, stride_along
 from planish.schedule.kernel import Axis, Kernel, Load
-from planish.schedule.roles import contraction_of
+from planish.schedule.roles import Contraction
 from planish.types import INT8, Dim, is_static
 
 FEW_ROWS = 2        # rows of a tile up to which a right operand in place is read faster than it is used
@@ -36,11 +36,13 @@ Masks = Sequence["Value | None"]  # of a panel's vectors: which lanes may be rea
 
 
 class TileSums:
-    """Writes the loops over k of one kernel's tiles. `memory` has room for the accumulators."""
+    """Writes the loops over k of one kernel's tiles, of what `parts` says. `memory` has room for the
+    accumulators."""
 
-    def __init__(self, b: Builder, e: Expressions, kernel: Kernel, numerics: str, memory: Value):
-        tile, parts = kernel.tile, contraction_of(kernel)
-        assert tile is not None and parts is not None
+    def __init__(self, b: Builder, e: Expressions, kernel: Kernel, parts: Contraction, numerics: str,
+                 memory: Value):
+        tile = kernel.tile
+        assert tile is not None
         self.b, self.e, self.numerics, self.memory = b, e, numerics, memory
         self.is_x86 = b.module.triple.startswith("x86_64")
         self.packed = tile.packed
@@ -48,7 +50,7 @@ class TileSums:
         self.lhs, self.rhs, self.in_pairs = parts.left, parts.right, tile.product.pair == PAIR
         self.dtype, self.element = parts.sum.dtype, registers.memory_type(parts.sum.dtype.name)
         axes = {a.name: a for a in parts.sum.axes}
-        self.k = [axes[name] for name in tile.k]
+        self.k = [axes[name] for name in tile.k if name in axes]
         self.strides = [{a.name: self.stride(load, a) for a in self.k} for load in (self.lhs, self.rhs)]
         self.unroll = next(int(s.arguments[1]) for s in kernel.steps if s.name == "unroll")
         self.widening = None if parts.widened is None else Widening(b, e, parts.widened, self.rhs, self.k[0],
