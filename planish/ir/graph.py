@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -60,11 +61,15 @@ class Graph:
 
     def nodes(self) -> list[Node]:
         """Every node the roots need and every input, operands before users, in a fixed order."""
-        return topological(self.inputs + self.roots)
+        return list(self._order)
+
+    @cached_property
+    def _order(self) -> tuple[Node, ...]:
+        return tuple(topological(self.inputs + self.roots))
 
     def users(self) -> dict[Node, list[Node]]:
         """node -> the nodes that take it as an operand, once per operand position."""
-        found: dict[Node, list[Node]] = {n: [] for n in self.nodes()}
+        found: dict[Node, list[Node]] = {n: [] for n in self._order}
         for node in found:
             for operand in node.operands:
                 found[operand].append(node)

@@ -52,11 +52,13 @@ class Node(Algebra):
 
     @property
     def shape(self) -> Shape:
-        return self.tensor.shape
+        type_ = self.type
+        return self.tensor.shape if isinstance(type_, tuple) else type_.shape
 
     @property
     def dtype(self) -> DType:
-        return self.tensor.dtype
+        type_ = self.type
+        return self.tensor.dtype if isinstance(type_, tuple) else type_.dtype
 
     @property
     def ndim(self) -> int:

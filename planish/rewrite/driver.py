@@ -41,6 +41,8 @@ def apply_steps(graph: Graph, step: Step, *, fuel: int | None = None, strict_fue
     driver = _Driver(graph, step, fuel, strict_fuel, observe, uses)
     for root in graph.inputs + graph.roots:
         driver.normalise(root)
+    if not driver.fired:
+        return graph, driver.fired
     done = driver.normal
     new = replace(graph, outputs=tuple(done[n] for n in graph.outputs),
                   effects=tuple(done[n] for n in graph.effects),
@@ -67,16 +69,16 @@ class _Driver:
             self.uses[output] += 1
 
     def normalise(self, root: Node) -> None:
-        stack = [root]
+        normal, becomes, stack = self.normal, self.becomes, [root]
         while stack:
             node = stack[-1]
-            if node in self.normal:
+            if node in normal:
                 stack.pop()
                 continue
-            if node in self.becomes:
+            if node in becomes:
                 self.finish(node, stack)
                 continue
-            waiting = [o for o in node.operands if o not in self.normal]
+            waiting = [o for o in node.operands if o not in normal]
             if waiting:
                 self.stop_at_cycle(waiting)
                 stack.extend(reversed(waiting))
@@ -85,7 +87,7 @@ class _Driver:
 
     def advance(self, node: Node) -> None:
         """One step on a node whose operands are in normal form."""
-        made = rebuild(node, tuple(self.normal[o] for o in node.operands))
+        made = rebuild(node, tuple([self.normal[o] for o in node.operands]))
         if made is not node:
             self.becomes[node] = made
             carry_note(self.notes, node, made)

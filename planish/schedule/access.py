@@ -40,8 +40,9 @@ def accesses(stage: Stage | Sort) -> Iterator[Access]:
         yield Access(store.buffer, store.index, True)
 
 
-def kernel_accesses(kernel: Kernel) -> list[Access]:
-    return [a for stage in kernel.stages for a in accesses(stage)]
+@functools.lru_cache(32)
+def kernel_accesses(kernel: Kernel) -> tuple[Access, ...]:
+    return tuple(a for stage in kernel.stages for a in accesses(stage))
 
 
 def stride_along(access: Access, axis: str) -> Dim | None:

@@ -148,7 +148,8 @@ class _Fusion:
         if not self.merging:
             return []
         shared = {n for n in alone.reads if not self.is_small(n)}
-        siblings = {g for g in self.groups if g.reads & shared or _of_one_op(*g.roots, *alone.roots)}
+        siblings = {g for g in self.groups
+                    if not shared.isdisjoint(g.reads) or _of_one_op(*alone.roots, *g.roots)}
         order = {g: i for i, g in enumerate(self.groups) if g.control is None}
         return sorted(alone.needs & order.keys(), key=order.__getitem__, reverse=True) + \
             sorted((siblings - alone.needs) & order.keys(), key=order.__getitem__, reverse=True)
@@ -333,7 +334,8 @@ class _Fusion:
 
 def _of_one_op(*roots: Node) -> bool:
     """Whether all are results of one op (values and positions of a top_k), which one stage gives."""
-    return all(r.op.name == "item" and r.operands == roots[0].operands for r in roots)
+    return roots[0].op.name == "item" and all(
+        r.op.name == "item" and r.operands == roots[0].operands for r in roots)
 
 
 def _shared_shape(root: Node, rank: int) -> Shape | None:

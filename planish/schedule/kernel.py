@@ -24,7 +24,7 @@ from functools import cached_property
 from itertools import groupby
 
 from planish.schedule.products import NUMBERS, Product
-from planish.types import INT64, Dim, DType, Shape, TensorType, substitute, symbol, symbols_of
+from planish.types import INT64, Dim, DType, Shape, TensorType, is_static, substitute, symbol, symbols_of
 from planish.types.dim import maximum
 
 
@@ -94,8 +94,17 @@ class Buffer:
         return total
 
 
+class Expression:
+    """What all scalar expressions have."""
+
+    @cached_property
+    def below(self) -> tuple[Scalar, ...]:
+        """Every distinct expression that this one is made of, operands first."""
+        return _walked(self)[:-1]  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, eq=False)
-class Const:
+class Const(Expression):
     """A literal."""
 
     value: float | int | bool
@@ -103,7 +112,7 @@ class Const:
 
 
 @dataclass(frozen=True, eq=False)
-class Index:
+class Index(Expression):
     """The value of an index expression, as a number."""
 
     dim: Dim
@@ -111,7 +120,7 @@ class Index:
 
 
 @dataclass(frozen=True, eq=False)
-class Load:
+class Load(Expression):
     """An element of a buffer. An entry of `index` is a Dim, or a scalar expression of dtype int64 that is in
     range."""
 
@@ -124,7 +133,7 @@ class Load:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class Result(Expression):
     """What an earlier stage of the kernel came to, at the same point of the shared axes: the result of a
     reduction, or the value of a map without axes (`has_result`)."""
 
@@ -133,7 +142,7 @@ class Result:
 
 
 @dataclass(frozen=True, eq=False)
-class Apply:
+class Apply(Expression):
     """A pointwise op of the op table on scalars; cast and bitcast go to `dtype`."""
 
     op: str
@@ -267,7 +276,8 @@ class Kernel:
         axes = {a.name for a in self.shared} | {a.name for s in self.stages for a in stage_axes(s)}
         found: dict[str, None] = {}
         for dim in kernel_dims(self):
-            found.update(dict.fromkeys(n for n in symbols_of(dim) if n not in axes))
+            if not is_static(dim):
+                found.update(dict.fromkeys(n for n in symbols_of(dim) if n not in axes))
         return tuple(found)
 
     def with_step(self, step: Step) -> Kernel:
@@ -300,7 +310,7 @@ def stage_values(stage: Stage | Sort) -> Iterator[Scalar]:
     """The scalar expressions of a stage: its value, run-time indices and guard of its stores."""
     yield stage.key if isinstance(stage, Sort) else stage.value
     for store in stage_stores(stage):
-        yield from (i for i in store.index if isinstance(i, (Const, Index, Load, Result, Apply)))
+        yield from (i for i in store.index if isinstance(i, Expression))
         if store.guard is not None:
             yield store.guard
 
@@ -309,25 +319,30 @@ def children(scalar: Scalar) -> tuple[Scalar, ...]:
     if isinstance(scalar, Apply):
         return scalar.args
     if isinstance(scalar, Load):
-        return tuple(i for i in scalar.index if isinstance(i, (Const, Index, Load, Result, Apply)))
+        return tuple(i for i in scalar.index if isinstance(i, Expression))
     return ()
 
 
-def walk(*scalars: Scalar) -> Iterator[Scalar]:
-    """Every distinct expression below, operands first."""
+def walk(*scalars: Scalar) -> tuple[Scalar, ...]:
+    """Every distinct expression in these, operands first."""
+    if len(scalars) == 1:
+        return (*scalars[0].below, *scalars)
+    return tuple({id(x): x for scalar in scalars for x in (*scalar.below, scalar)}.values())
+
+
+def _walked(scalar: Scalar) -> tuple[Scalar, ...]:
+    found: list[Scalar] = []
     seen: set[int] = set()
-    stack = [(s, False) for s in reversed(scalars)]
+    stack = [(scalar, False)]
     while stack:
         scalar, done = stack.pop()
         if done:
-            yield scalar
+            found.append(scalar)
         elif id(scalar) not in seen:
             seen.add(id(scalar))
-            if not (below := children(scalar)):
-                yield scalar
-                continue
             stack.append((scalar, True))
-            stack += [(c, False) for c in reversed(below)]
+            stack += [(c, False) for c in reversed(children(scalar))]
+    return tuple(found)
 
 
 def own_dims(scalar: Scalar) -> tuple[Dim, ...]:
@@ -335,7 +350,7 @@ def own_dims(scalar: Scalar) -> tuple[Dim, ...]:
     if isinstance(scalar, Index):
         return (scalar.dim,)
     if isinstance(scalar, Load):
-        return tuple(i for i in scalar.index if not isinstance(i, (Const, Index, Load, Result, Apply)))
+        return tuple(i for i in scalar.index if not isinstance(i, Expression))
     return ()
 
 
@@ -348,7 +363,7 @@ def kernel_dims(kernel: Kernel) -> Iterator[Dim]:
     for stage in kernel.stages:
         yield from (a.extent for a in stage_axes(stage))
         for store in stage_stores(stage):
-            yield from (i for i in store.index if not isinstance(i, (Const, Index, Load, Result, Apply)))
+            yield from (i for i in store.index if not isinstance(i, Expression))
         for scalar in walk(*stage_values(stage)):
             yield from own_dims(scalar)
         if isinstance(stage, Sort):

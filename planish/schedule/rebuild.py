@@ -18,12 +18,13 @@ def is_scalar(index: Dim | Scalar) -> TypeIs[Scalar]:
 
 class Rebuilder:
     """Rebuilds stages: `scalar` maps each expression (its operands already mapped), `dim` each index
-    expression."""
+    expression. What stays as it is remains the same object."""
 
-    def __init__(self, scalar: Callable[[Scalar], Scalar] = lambda s: s,
-                 dim: Callable[[Dim], Dim] = lambda d: d,
+    def __init__(self, scalar: Callable[[Scalar], Scalar] | None = None,
+                 dim: Callable[[Dim], Dim] | None = None,
                  axis: Callable[[Axis], Axis] = lambda a: a):
-        self.change, self.dim, self.axis = scalar, dim, axis
+        self.change, self.dim, self.axis = scalar or (lambda s: s), dim or (lambda d: d), axis
+        self.keeps_values = scalar is None and dim is None
         # by id of the old: that one is kept too, so that its id stays its own
         self.memo: dict[int, tuple[Scalar, Scalar]] = {}
 
@@ -33,35 +34,44 @@ class Rebuilder:
                            count=self.dim(stage.count), values=self.store(stage.values),
                            positions=self.store(stage.positions))
         inside = None if stage.inside is None else self.axis(stage.inside)
-        return replace(stage, axes=tuple(map(self.axis, stage.axes)), at=tuple(map(self.axis, stage.at)),
-                       inside=inside, value=self.scalar(stage.value), store=self.store(stage.store))
+        old = (stage.axes, stage.at, inside, stage.value, stage.store)
+        new = (tuple(map(self.axis, stage.axes)), tuple(map(self.axis, stage.at)), inside,
+               self.scalar(stage.value), self.store(stage.store))
+        if old == new and stage.inside == inside:
+            return stage
+        axes, at, inside, value, store = new
+        return Stage(stage.name, axes, value, stage.dtype, stage.combine, store, stage.running, at, inside)
 
     def store(self, store: Store | None) -> Store | None:
-        if store is None:
-            return None
+        if store is None or self.keeps_values:
+            return store
         guard = None if store.guard is None else self.scalar(store.guard)
-        return replace(store, index=self.index(store.index), guard=guard)
+        index = self.index(store.index)
+        same = guard is store.guard and index == store.index
+        return store if same else Store(store.buffer, index, store.update, guard)
 
     def index(self, index: tuple) -> tuple:
         return tuple(self.scalar(i) if is_scalar(i) else self.dim(i) for i in index)
 
     def scalar(self, scalar: Scalar) -> Scalar:
+        if self.keeps_values:
+            return scalar
+        memo = self.memo
         for one in walk(scalar):
-            if id(one) not in self.memo:
-                self.memo[id(one)] = one, self.change(self.with_parts(one))
-        return self.memo[id(scalar)][1]
+            if id(one) not in memo:
+                memo[id(one)] = one, self.change(self.with_parts(one))
+        return memo[id(scalar)][1]
 
     def with_parts(self, scalar: Scalar) -> Scalar:
         if isinstance(scalar, Apply):
-            args = tuple(self.memo[id(a)][1] for a in scalar.args)
-            return scalar if all(x is y for x, y in zip(args, scalar.args)) else replace(scalar, args=args)
+            args = tuple([self.memo[id(a)][1] for a in scalar.args])
+            return scalar if args == scalar.args else Apply(scalar.op, args, scalar.dtype)
         if isinstance(scalar, Index):
             dim = self.dim(scalar.dim)
-            return scalar if dim is scalar.dim else replace(scalar, dim=dim)
+            return scalar if dim == scalar.dim else Index(dim, scalar.dtype)
         if isinstance(scalar, Load):
-            index = tuple(self.memo[id(i)][1] if is_scalar(i) else self.dim(i) for i in scalar.index)
-            same = all(x is y for x, y in zip(index, scalar.index))
-            return scalar if same else replace(scalar, index=index)
+            index = tuple([self.memo[id(i)][1] if is_scalar(i) else self.dim(i) for i in scalar.index])
+            return scalar if index == scalar.index else Load(scalar.buffer, index)
         return scalar
 
 

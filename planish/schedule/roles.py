@@ -9,6 +9,7 @@ split first.
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
@@ -80,6 +81,7 @@ class Roles:
     rhs: Load
 
 
+@functools.lru_cache(32)
 def contraction_of(kernel: Kernel) -> Contraction | None:
     """The parts of a sum of products of two loads; None for any other kernel."""
     if not kernel.stages:
