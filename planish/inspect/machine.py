@@ -10,7 +10,7 @@ from pathlib import Path
 from planish import __version__
 from planish.runtime.threads import available_cpus, get_num_threads
 
-PACKAGES = ("numpy", "llvmlite", "onnxruntime", "torch")
+PACKAGES = ("numpy", "llvmlite", "onednn-cpu-gomp", "onnxruntime", "torch")
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,12 @@ class Library:
         """src [..., m, k] x weights [..., k, n] -> dst [..., m, n]: the primitive Matrix Multiplication."""
         return self._primitive("matmul", self.engine, src.pointer, weights.pointer, None, dst.pointer)
 
+    def product_with(self, src: Layout, weights: Layout, dst: Layout) -> Primitive:
+        """src [m, k] x weights [n, k] -> dst [m, n]: the primitive Inner Product, which may like its
+        weights in panels where Matrix Multiplication packs them at each call."""
+        return self._primitive("inner_product_forward", self.engine, _INFERENCE, src.pointer, weights.pointer,
+                               None, dst.pointer)
+
     def convolution(self, src: Layout, weights: Layout, dst: Layout, strides: Sequence[int],
                     dilations: Sequence[int], padding: Sequence[tuple[int, int]]) -> Primitive:
         """src [n, c, sizes...] with weights [o, c, kernel...] or [g, o/g, c/g, kernel...]: the primitive
@@ -230,7 +236,8 @@ def _sizes(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
 
 
 def _instead(wheel: str) -> str:
-    return f"Mend or uninstall {wheel}" + (f"; {INSTALL} takes {WHEELS[0]}" if wheel != WHEELS[0] else "")
+    other = f"; {INSTALL} takes {WHEELS[0]}" if wheel != WHEELS[0] else ""
+    return f"Mend or uninstall {wheel}{other}."
 
 
 # --- finding it
@@ -244,7 +251,7 @@ def library() -> Library:
             return Library(path, wheel)
         except LibraryError as error:
             faults.append(str(error))
-    raise LibraryError("; ".join(faults) or f"oneDNN is not installed: {INSTALL}")
+    raise LibraryError(" ".join(faults) or f"oneDNN is not installed: {INSTALL}")
 
 
 def is_installed() -> bool:

@@ -170,11 +170,15 @@ def plain_convolution(x: np.ndarray, w: np.ndarray, **parameters: Any) -> np.nda
 def _product(left: Sizes, left_steps: Sizes, right: Sizes, right_steps: Sizes, is_constant: bool,
              threads: int) -> Kernel:
     of, shape = library(), (*left[:-1], right[-1])
-    given = {SRC: of.layout(left, left_steps), WEIGHTS: of.layout(right, right_steps),
-             DST: of.layout(shape, _packed(shape))}
+    lies, made = of.layout(left, left_steps), of.layout(shape, _packed(shape))
     with of.threads(threads):
-        weights = of.layout(right) if is_constant else given[WEIGHTS]
-        return Kernel(of, of.product(given[SRC], weights, given[DST]), given, is_constant, threads)
+        if is_constant and len(right) == 2:
+            loose, weights = of.layout(right[::-1], right_steps[::-1]), of.layout(right[::-1])
+            primitive = of.product_with(lies, weights, made)
+        else:
+            loose = of.layout(right, right_steps)
+            primitive = of.product(lies, loose, made)
+        return Kernel(of, primitive, {SRC: lies, WEIGHTS: loose, DST: made}, is_constant, threads)
 
 
 @functools.lru_cache(KERNELS)
