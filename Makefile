@@ -23,16 +23,16 @@ demo: .venv/.demo
 
 test: .venv/.dev
 	@echo "planish: running the tests"
-	@$(PY) -m pytest -n 2 --dist worksteal -q $(ARGS)
+	@$(call tests,$(PY),)
 
 conformance: .venv/.dev
 	@echo "planish: running the ONNX conformance suite"
-	@$(PY) -m pytest -n 2 --dist worksteal -q -m slow $(ARGS) \
-	    tests/onnx/test_conformance.py tests/onnx/test_conformance_interpreted.py
+	@$(call tests,$(PY),-m slow tests/onnx/test_conformance.py tests/onnx/test_conformance_interpreted.py \
+	    tests/capture/onnx/test_exports.py)
 
 torch: .venv-torch/.dev-torch
 	@echo "planish: running the tests of the PyTorch door"
-	@.venv-torch/bin/python -m pytest -n 2 --dist worksteal -q $(ARGS) tests/capture/torch tests/torch
+	@$(call tests,.venv-torch/bin/python,tests/capture/torch tests/torch)
 
 bench: .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks $(ARGS)
@@ -45,6 +45,13 @@ lint: .venv/.dev
 
 clean:
 	rm -rf .venv .venv-torch .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Tests on two processes: with which Python, and which of them. To rewrite every assertion, for messages that show
+# values, would take each process seconds; so only those that failed run again with it.
+define tests
+$(1) -m pytest -n 2 --dist worksteal -q --assert=plain $(2) $(ARGS) || { \
+    test $$? -ne 1 || $(1) -m pytest -q --last-failed --last-failed-no-failures=none $(2) $(ARGS); false; }
+endef
 
 # The stamp .venv/.demo says "the extra `demo` is installed in .venv"; likewise the others.
 define environment

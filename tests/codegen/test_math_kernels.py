@@ -111,14 +111,14 @@ def check(op: str, dtype: str, n: int, bound: float, numerics: str = "default", 
 
 @pytest.mark.parametrize("op", DOUBLE)
 def test_float32_within_bound(op):
-    check(op, "float32", 1 << 20, ULP[op]["float32"])
+    check(op, "float32", 1 << 18, ULP[op]["float32"])
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here")
 @pytest.mark.parametrize("op", DOUBLE)
 def test_float64_within_bound(op):
     library = 0.5 if op in LIBRARY else 0.0  # the reference is then rounded to a double itself
-    check(op, "float64", 1 << 17, ULP[op]["float64"] + library)
+    check(op, "float64", 1 << 16, ULP[op]["float64"] + library)
 
 
 @pytest.mark.parametrize("op", ULP_FAST)

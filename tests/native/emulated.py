@@ -11,9 +11,10 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from planish.codegen.llvm.builder import Builder, Module, Value, lanes_of, vector
+from planish.codegen.llvm.emit import emit_object
 from planish.codegen.llvm.native import NativeCode
 from tests.native.targets import AVX2, AVX512
 
@@ -26,12 +27,25 @@ EXPONENT, SIGN = 0x7F800000, -0x80000000
 ROWS, ROW_BYTES = 16, 64
 
 
+class EmulatedCode(NativeCode):
+    """Code that calls functions for instructions."""
+
+    def objects(self) -> list[bytes]:
+        return [*super().objects(), _instructions()]
+
+
 def emulated(code: NativeCode) -> NativeCode:
     """The same code for AVX2, with the instructions it lacks as functions."""
     kernels: dict[str, Callable[[], str]] = {
         _renamed(name): partial(_plain, make) for name, make in code.code.kernels.items()}
-    kernels["instructions"] = definitions
-    return replace(code, code=replace(code.code, kernels=kernels, body=_renamed(code.code.body)), target=AVX2)
+    written = replace(code.code, kernels=kernels, body=_renamed(code.code.body))
+    return EmulatedCode(code.program, written, AVX2, code.input_types, code.output_types)
+
+
+@cache
+def _instructions() -> bytes:
+    """The object of the functions, which every program has."""
+    return emit_object(definitions(), AVX2.triple, AVX2.cpu, AVX2.features)
 
 
 def _renamed(text: str) -> str:

@@ -2,13 +2,13 @@
 
 In: compiled code and arrays. Out: results; a load or store of one element too many ends the process. So the
 programs below have a process of their own, `python -m tests.native.guarded`, which prints each name before it
-runs it.
+runs it; and first, for each place, the signal that ends a child of it which does touch one element too many.
 """
 from __future__ import annotations
 
 import ctypes
 import mmap
-import sys
+import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -241,13 +241,21 @@ def run_all() -> None:
 def touch_beyond(place: str) -> None:
     """What the guard must catch."""
     array = Guarded(place).empty([5], np.dtype(np.float32))
-    print("beyond", flush=True)
     at = array.ctypes.data + (array.nbytes if place == "end" else -4)
-    print(ctypes.c_float.from_address(at).value)
+    assert ctypes.c_float.from_address(at).value is not None
+
+
+def print_signals(touch: Callable[[str], None]) -> None:
+    """What ends a child that touches too much at either place; 0 for nothing."""
+    for place in ("end", "start"):
+        child = os.fork()
+        if child == 0:
+            touch(place)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        print(place, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, flush=True)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        touch_beyond(sys.argv[1])
-    else:
-        run_all()
+    print_signals(touch_beyond)
+    run_all()

@@ -2,12 +2,12 @@
 where no page may be touched.
 
 In: convolutions of every kind and poolings between values that are laid out channels innermost. Out:
-`python -m tests.native.guarded_values` prints each name before it runs it; an element too many ends it.
+`python -m tests.native.guarded_values` prints each name before it runs it; an element too many ends it, and
+first, as guarded.py does, what ends a child that touches one.
 """
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ from planish.runtime.native import runtime
 from planish.schedule.build import build_program
 from planish.schedule.program import Program
 from planish.types import FLOAT32, TensorType
-from tests.native.guarded import PAGE, Guarded, no_access
+from tests.native.guarded import PAGE, Guarded, no_access, print_signals
 from tests.native.targets import Case, check
 from tests.native.test_convolution import KINDS, SPREAD, between
 
@@ -122,7 +122,6 @@ def touch_between(place: str) -> None:
     rng = np.random.default_rng()
     graph = graph_of(between(KINDS["plain"], 12, rng), (4, 5))
     code, gaps = code_of(graph, place)
-    print("between", flush=True)
     shift = 4 if place == "end" else -4
     moved = [replace(b, offset=b.offset + shift) if b.kind == "arena" else b for b in code.program.buffers]
     wrong = generate(replace(code.program, buffers=tuple(moved)), (("program", 0),), graph, host(), "default")
@@ -130,7 +129,5 @@ def touch_between(place: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        touch_between(sys.argv[1])
-    else:
-        run_all()
+    print_signals(touch_between)
+    run_all()

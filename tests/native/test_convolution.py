@@ -4,10 +4,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planish.compiler import Compiled, NativeCompiled, Options, compile_graph
+from planish.codegen.llvm.host import host
+from planish.compiler import Compiled, NativeCompiled, Options, compile_graph, machine_of
 from planish.ir import Graph, Node, constant, input_node, interpret
 from planish.ops.rules import ops
+from planish.passes.pipeline import run_pipeline
 from planish.rewrite import Numerics
+from planish.schedule.build import build_program
+from planish.schedule.program import Program
 from planish.schedule.program_interpret import interpret_program
 from planish.schedule.program_verify import verify_program
 from planish.types import FLOAT32, Dim, TensorType, symbol
@@ -33,9 +37,13 @@ def between(middle, channels: int, rng: np.random.Generator):
     return function
 
 
-def compiled_of(function, shape: tuple[Dim, ...], numerics: Numerics = "default") -> NativeCompiled:
+def graph_of(function, shape: tuple[Dim, ...]) -> Graph:
     x = input_node("x", TensorType(FLOAT32, shape))
-    compiled: Compiled = compile_graph(Graph((x,), (function(x),)), Options(numerics=numerics))
+    return Graph((x,), (function(x),))
+
+
+def compiled_of(function, shape: tuple[Dim, ...], numerics: Numerics = "default") -> NativeCompiled:
+    compiled: Compiled = compile_graph(graph_of(function, shape), Options(numerics=numerics))
     assert isinstance(compiled, NativeCompiled)
     return compiled
 
@@ -46,11 +54,11 @@ def check(compiled: NativeCompiled, array: np.ndarray) -> None:
     np.testing.assert_allclose(compiled(array)[0], expected, rtol=1e-4, atol=1e-4)
 
 
-def check_loops(compiled: NativeCompiled, array: np.ndarray) -> None:
+def check_loops(graph: Graph, program: Program) -> None:
     """So is the interpreter of the verified program, harshly."""
-    expected, = interpret(compiled.captured, [array], precision="float64")
-    program = verify_program(compiled.built.program)
-    slow = interpret_program(program, [array], harsh=True)[0].reshape(expected.shape)
+    array = np.random.default_rng().normal(size=graph.inputs[0].shape).astype(np.float32)
+    expected, = interpret(graph, [array], precision="float64")
+    slow = interpret_program(verify_program(program), [array], harsh=True)[0].reshape(expected.shape)
     np.testing.assert_allclose(slow, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -75,12 +83,13 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds(kind: str) -> None:
-    """Of a known size, in the loops interpreter too; of open sizes, at several."""
+    """Of a known size, in the loops interpreter (test_guard_pages.py has that native); of open sizes, at
+    several."""
     rng = np.random.default_rng()
     function = between(KINDS[kind], 12, rng)
-    compiled, array = compiled_of(function, (1, 3, 4, 5)), rng.normal(size=(1, 3, 4, 5)).astype(np.float32)
-    check(compiled, array)
-    check_loops(compiled, array)
+    graph = graph_of(function, (1, 3, 4, 5))
+    optimized, _ = run_pipeline(graph)
+    check_loops(graph, build_program(optimized, machine_of(host()), {}).program)
     compiled = compiled_of(function, (1, 3, symbol("h", 1), symbol("w", 1)))
     for places in ((4, 6), (9, 13)):
         check(compiled, rng.normal(size=(1, 3, *places)).astype(np.float32))
@@ -132,7 +141,7 @@ def test_one_and_three_axes(places: tuple[int, ...], groups: int) -> None:
     compiled = compiled_of(function, (1, 3, *places))
     array = rng.normal(size=(1, 3, *places)).astype(np.float32)
     check(compiled, array)
-    check_loops(compiled, array)
+    check_loops(compiled.captured, compiled.built.program)
 
 
 def test_threads_give_the_same_bits() -> None:

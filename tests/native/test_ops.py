@@ -19,8 +19,8 @@ from planish.runtime.threads import get_num_threads, set_num_threads
 from planish.types import BOOL, FLOAT8_E5M2, FLOAT32, INT32, DType, TensorType
 from tests.native.harness import PRIMITIVES, check_native, graph_of, operands_of, run_native
 
-DRAWN, DRAWN_FLOAT32 = 2, 12   # samples without special values
-SPECIAL, SPECIAL_FLOAT32 = 1, 4
+DRAWN, DRAWN_FLOAT32 = 2, 8   # samples without special values
+SPECIAL, SPECIAL_FLOAT32 = 1, 3
 LARGE = 10_000    # elements
 # A dtype for storage is a byte where it only moves: ops that look inside see each, the others one of them.
 LOOK_INSIDE = {"cast", "bitcast"}

@@ -1,10 +1,12 @@
 """Known architectures as torch exports them: one compile for every size, equal to ONNX Runtime.
 
 The files in `exported/` are what `benchmarks.exported` writes, without their weights; each test fills in new
-ones.
+ones. Those of `OF_KINDS`, which have each kind of layer once, are compiled here; `make conformance`, which
+every change must pass too, compiles the others, whose captured graphs are interpreted here.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ import pytest
 from benchmarks.exported import MODELS, example, filled
 from planish.capture.onnx import load_graph
 from planish.compiler import compile_graph
-from tests.capture.onnx.running import onnxruntime_outputs
+from planish.ir import Graph
+from tests.capture.onnx.running import onnxruntime_outputs, run
 
+Feeds = dict[str, np.ndarray]
 FILES = sorted((Path(__file__).parent / "exported").glob("*.onnx"))
 IMAGES = [{"batch": 1, "height": 32, "width": 64}, {"batch": 2, "height": 64, "width": 32}]
 SIZES: dict[str, list[dict[str, int]]] = {
@@ -26,6 +30,7 @@ SIZES: dict[str, list[dict[str, int]]] = {
     "clip": [{"batch": 1, "texts": 1, "sequence": 7}, {"batch": 3, "texts": 2, "sequence": 40}],
     "resnet": IMAGES, "convnext": IMAGES, "yolo": IMAGES,
 }
+OF_KINDS = {"bert", "llama", "t5", "convnext", "swin", "yolo"}
 
 
 def sizes_of(name: str) -> list[dict[str, int]]:
@@ -45,14 +50,31 @@ def test_every_architecture_is_here() -> None:
     assert {path.stem for path in FILES} == set(MODELS)
 
 
-@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
-def test_equal_to_onnxruntime_at_every_size(path: Path) -> None:
+def check(path: Path, made: Callable[[Graph], Callable[[Feeds], Any]]) -> None:
+    """What is made of the graph, once, answers as ONNX Runtime does at every size."""
     pytest.importorskip("onnxruntime")
     rng = np.random.default_rng()
     model = filled(path, rng)
     graph = load_graph(model)
     assert not [n.op.name for n in graph.nodes() if n.op.has("host")]
-    compiled = compile_graph(graph)
+    answer = made(graph)
     for sizes in sizes_of(path.stem):
         feeds = example(MODELS[path.stem], sizes, rng)
-        assert_close(compiled.run(None, feeds), onnxruntime_outputs(model, feeds))
+        assert_close(answer(feeds), onnxruntime_outputs(model, feeds))
+
+
+def compiled(graph: Graph) -> Callable[[Feeds], Any]:
+    program = compile_graph(graph)
+    return lambda feeds: program.run(None, feeds)
+
+
+@pytest.mark.parametrize("path", [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem not in OF_KINDS else [])
+    for path in FILES])
+def test_equal_to_onnxruntime_at_every_size(path: Path) -> None:
+    check(path, compiled)
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.stem not in OF_KINDS], ids=lambda path: path.stem)
+def test_captured_graphs_equal_to_onnxruntime_at_every_size(path: Path) -> None:
+    check(path, lambda graph: lambda feeds: run(graph, feeds))

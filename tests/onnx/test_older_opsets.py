@@ -1,5 +1,8 @@
 """Every conformance case of one node, said to be of each older opset that has a definition of its operator,
-against ONNX Runtime: each opset's own meaning."""
+against ONNX Runtime: each opset's own meaning.
+
+The cases are made once in a process, and take seconds: so this file lies beside the others that run them.
+"""
 from __future__ import annotations
 
 import re
