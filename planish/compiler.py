@@ -185,9 +185,11 @@ class _TuningRoad:
         return _compiled(self.graph, replace(self.options, strategy="library"), self.hint)
 
 
-def _constant_bytes(graph: Graph) -> int:
+def _constant_bytes(graph: Graph, *, are_lent: bool = False) -> int:
+    """Those of its constants, or of those that are lent."""
     return sum(n.tensor.size * n.dtype.itemsize for n in graph.nodes()
-               if n.op.name == "constant" and is_static(n.tensor.size))
+               if n.op.name == "constant" and is_static(n.tensor.size)
+               and (n.attributes.is_lent or not are_lent))
 
 
 def _segmented(graph: Graph, options: Options, report: Report, clock: _Clock) -> Compiled:
@@ -240,11 +242,11 @@ def _program(graph: Graph, options: Options, report: Report, clock: _Clock, road
         _add(report, stored.summary, cached=True, rebuilt=False)
         again = partial(road, graph, options, Report(hint=report.hint), _Clock({}))
         return NativeCompiled(captured or graph, options, report, stored.outputs, program, again)
-    prepare(_constant_bytes(graph))
+    room = prepare(_constant_bytes(graph), _constant_bytes(graph, are_lent=True))
     part = Report(hint=report.hint)
     with watched(entry.looks if entry is not None else Looks({})):
         made = road(graph, options, part, clock)
-    program, cached = load_program(made.code, options.threads)
+    program, cached = load_program(made.code, options.threads, room=room)
     clock.lap("compile")
     summary = _summary(part, made.built)
     _add(report, summary, cached=cached, rebuilt=True)

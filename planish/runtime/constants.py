@@ -24,6 +24,7 @@ from planish.runtime.packing import (
     zeroed,
 )
 from planish.runtime.resident import copy_and_leave, leave
+from planish.runtime.room import Room
 from planish.types import FLOAT32
 
 BATCH = 8 << 20   # bytes that are laid out at once
@@ -31,9 +32,11 @@ READ = 16 << 20   # bytes of one constant that are laid out before what was read
 SMALL = 2 << 20   # bytes up to which an array is kept, wherever it lies: that is chance
 
 
-def arrays_of(contents: Sequence[Content], threads: int, *, keep: bool = True) -> tuple[np.ndarray, ...]:
+def arrays_of(contents: Sequence[Content], threads: int, *, keep: bool = True,
+              room: Room | None = None) -> tuple[np.ndarray, ...]:
     """The arrays, which derived contents then have as their values. What was laid out for them is kept on
-    disk for later processes, unless `keep` is False, and found there."""
+    disk for later processes, unless `keep` is False, and found there. They are laid out in `room`, if there
+    is one."""
     leave_sources(contents)
     packs = dict.fromkeys(c for c in contents if _is_packed(c))
     values = {c: c.value for c in contents if c not in packs}
@@ -41,20 +44,23 @@ def arrays_of(contents: Sequence[Content], threads: int, *, keep: bool = True) -
     moved = [c for c, v in values.items()
              if not _is_aligned(v) or _is_lent(c, v) or (keep and v.nbytes < SMALL)]
     made = [*packs, *moved]
-    values.update(zip(made, _made(made, threads, place_for(made, threads) if keep else None)))
+    values.update(zip(made, _made(made, threads, place_for(made, threads) if keep else None, room)))
     for content in made:
         if content.derivation is not None:
             content.settle(values[content])
     return tuple(values[c] for c in contents)
 
 
-def _made(contents: Sequence[Content], threads: int, place: Place | None) -> list[np.ndarray]:
+def _made(contents: Sequence[Content], threads: int, place: Place | None,
+          room: Room | None) -> list[np.ndarray]:
     """The arrays of contents that are packed or copied: kept before, or laid out now."""
     found = None if place is None else place.find(threads)
     if found is not None:
         return found
     wanted = [shape_and_dtype(c) for c in contents]
-    arrays = arrays_over(zeroed(bytes_of(wanted)), wanted)
+    total = bytes_of(wanted)
+    memory = None if room is None else room.zeroed(total)
+    arrays = arrays_over(zeroed(total) if memory is None else memory, wanted)
     work = _Laying(dict(zip(contents, arrays)), threads)
     for parts in work.batches():
         work.lay(parts)

@@ -14,8 +14,9 @@ from planish.runtime.compiler_memory import leave_llvm, load_llvm
 from planish.runtime.constants import arrays_of, leave_sources
 from planish.runtime.link import link
 from planish.runtime.loader import LoadedCode
-from planish.runtime.native import running, runtime, start_ahead
+from planish.runtime.native import running, runtime, runtime_aside, start_ahead
 from planish.runtime.program import NativeProgram
+from planish.runtime.room import COMPILER, Room
 from planish.runtime.spec import ArraySpec, Dim, DimRef, ProgramSpec
 from planish.runtime.threads import get_num_threads
 from planish.types import TensorType, is_static
@@ -27,22 +28,30 @@ MODEL = 4 << 20  # bytes of constants from which the compiler's own memory is wo
 _loaded: WeakValueDictionary[str, LoadedCode] = WeakValueDictionary()  # key -> code that is in memory
 
 
-def prepare(constants: int) -> None:
+def prepare(constants: int, lent: int = 0) -> Room | None:
     """A program with so many bytes of constants is about to be compiled: LLVM is loaded meanwhile, on another
-    CPU, and makes the runtime where the cache has none."""
+    CPU, and makes the runtime where the cache has none. For a large model this is no hurry: then it goes on
+    to take room for constants that are `lent`, which are all laid out."""
     is_model = constants >= MODEL
+    room = Room(lent) if lent > COMPILER else None
     steps: list[Callable[[], object]] = []
     if not llvm_is_loaded():
         steps.append(load_llvm if is_model else start_llvm)
     if running() is None:
-        steps += [runtime, leave_llvm] if is_model else [runtime]
+        steps.append(runtime if room is None else runtime_aside)
+        steps += [leave_llvm] * is_model
+    if room is not None:
+        steps.append(room.take)
     if steps:
         start_ahead(*steps)
+    return room
 
 
-def load_program(code: NativeCode, threads: int = 0, *, keep: bool = True) -> tuple[NativeProgram, bool]:
+def load_program(code: NativeCode, threads: int = 0, *, keep: bool = True,
+                 room: Room | None = None) -> tuple[NativeProgram, bool]:
     """The program ready to be called, and whether its machine code came from the cache. `threads` per call;
-    0: as many as the process uses. What is made anew is put into the cache only to `keep` it."""
+    0: as many as the process uses. What is made anew is put into the cache only to `keep` it; constants are
+    laid out in `room`, if there is one."""
     key = code.key
     loaded = _known_code(key)
     made = loaded is None
@@ -51,7 +60,7 @@ def load_program(code: NativeCode, threads: int = 0, *, keep: bool = True) -> tu
         if keep:
             default_cache().put(key, blob.to_bytes())
         loaded = _load(key, blob)
-    return assemble(loaded, spec_of(code), code.program.contents, threads, keep=keep), not made
+    return assemble(loaded, spec_of(code), code.program.contents, threads, keep=keep, room=room), not made
 
 
 def _objects(code: NativeCode) -> list[bytes]:
@@ -80,9 +89,10 @@ def load_known(key: str, spec: ProgramSpec, contents: Sequence[Content],
 
 
 def assemble(loaded: LoadedCode, spec: ProgramSpec, contents: Sequence[Content],
-             threads: int, *, keep: bool = True) -> NativeProgram:
+             threads: int, *, keep: bool = True, room: Room | None = None) -> NativeProgram:
     """The program of this code, its constants made."""
-    return NativeProgram(loaded, spec, arrays_of(contents, threads or get_num_threads(), keep=keep), threads)
+    constants = arrays_of(contents, threads or get_num_threads(), keep=keep, room=room)
+    return NativeProgram(loaded, spec, constants, threads)
 
 
 def _known_code(key: str) -> LoadedCode | None:

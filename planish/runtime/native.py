@@ -163,16 +163,21 @@ _running: Runtime | None = None
 _starting = threading.Lock()
 
 
-def runtime(blob: Blob | None = None) -> Runtime:
+def runtime(blob: Blob | None = None, *, spare: int = 0) -> Runtime:
     """The process's runtime, started on first use: from `blob` (an engine file's), else from the cache, else
-    generated."""
+    generated, on all CPUs but those to `spare`."""
     global _running
     if _running is None:
         with _starting:
             if _running is None:
-                _running = Runtime(blob or image_blob())
+                _running = Runtime(blob or image_blob(spare=spare))
                 _running.apply_threads(threads.get_num_threads())  # another thread may have set it meanwhile
     return _running
+
+
+def runtime_aside() -> None:
+    """Start it while somebody works on a CPU and does not wait for it."""
+    runtime(spare=1)
 
 
 def running() -> Runtime | None:
@@ -244,14 +249,15 @@ IMAGES: dict[str, Callable[[str, int], Sequence[Effort]]] = {
     "runtime": _base, "torch": _for_torch, "packing": _packing}
 
 
-def image_blob(name: str = "runtime", machine: str = "", head: int = object.__basicsize__) -> Blob:
-    """A linked image, from the cache or made; engine files carry "runtime". LinkError for a machine that
-    planish does not run on."""
+def image_blob(name: str = "runtime", machine: str = "", head: int = object.__basicsize__, *,
+               spare: int = 0) -> Blob:
+    """A linked image, from the cache or made, on all CPUs but those to `spare`; engine files carry "runtime".
+    LinkError for a machine that planish does not run on."""
     machine = machine or {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if machine not in pool.WORDS:
         raise LinkError(f"planish runs on {' and '.join(pool.WORDS)}, this machine is {machine!r}")
     key, triple = f"{name} {machine} {head} {generator_version()}", pool.WORDS[machine].triple
-    return cache.cached_blob(key, lambda: link(emit_each(IMAGES[name](machine, head), triple)))
+    return cache.cached_blob(key, lambda: link(emit_each(IMAGES[name](machine, head), triple, spare=spare)))
 
 
 def _numpy_table() -> ctypes.Array[ctypes.c_void_p]:

@@ -114,9 +114,9 @@ _LOAD, _EXECUTE, _WRITE = 1, 1, 2  # PT_LOAD, PF_X, PF_W of elf.h
 _LOOK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Loaded), ctypes.c_size_t, ctypes.c_void_p)
 
 
-def advise(start: int, size: int, advice: int) -> None:
-    """madvise(2) of memory at an address."""
-    _madvise()(start, size, advice)
+def advise(start: int, size: int, advice: int) -> bool:
+    """madvise(2) of memory at an address; whether the system took it."""
+    return _madvise()(start, size, advice) == 0
 
 
 @functools.cache

@@ -9,6 +9,7 @@ import pytest
 
 from planish.runtime import load
 from planish.runtime.load import MODEL
+from planish.runtime.room import COMPILER
 
 
 @pytest.fixture
@@ -30,6 +31,14 @@ def test_what_is_missing_is_started(monkeypatch, steps, is_loaded, is_running, c
     llvm = [] if is_loaded else ["load_llvm" if is_model else "start_llvm"]
     made = [] if is_running else ["runtime", "leave_llvm"] if is_model else ["runtime"]
     assert steps == [[*llvm, *made]] * bool(llvm + made)
+
+
+def test_room_is_taken_last_and_in_no_hurry(monkeypatch, steps):
+    monkeypatch.setattr(load, "llvm_is_loaded", lambda: False)
+    monkeypatch.setattr(load, "running", lambda: None)
+    assert load.prepare(COMPILER + 9, COMPILER) is None and steps.pop()[1] == "runtime"
+    room = load.prepare(COMPILER + 9, COMPILER + 1)
+    assert steps == [["load_llvm", "runtime_aside", "leave_llvm", "take"]] and len(room.memory) > COMPILER
 
 
 _SCRIPT = """

@@ -65,10 +65,10 @@ class Effort:
     cg_level: int
 
 
-def emit_each(modules: Sequence[Effort], triple: str) -> list[bytes]:
-    """The object of each module, for any CPU of its kind; compiled on all CPUs here."""
+def emit_each(modules: Sequence[Effort], triple: str, *, spare: int = 0) -> list[bytes]:
+    """The object of each module, for any CPU of its kind; compiled on all CPUs here but those to `spare`."""
     _llvm()
-    with ThreadPoolExecutor(usable_cpus()) as pool:
+    with ThreadPoolExecutor(max(1, usable_cpus() - spare)) as pool:
         return list(pool.map(lambda m: emit_object(m.text, triple, "", "", m.passes, m.cg_level), modules))
 
 
