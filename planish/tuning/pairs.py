@@ -46,15 +46,19 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Timed:
-    """Something to run, how many calls make a turn, and how many turns a sample."""
+    """Something to run, how many calls make a turn, and how many turns a sample. `rest` comes before each
+    sample: what ran last may leave threads that spin."""
 
     run: Run
     calls: int
     clock: Clock
     turns: int = TURNS
+    rest: Run | None = None
 
     def seconds(self) -> float:
         """Of one call: the fastest of a few turns."""
+        if self.rest is not None:
+            self.rest()
         return min(self.turn() for _ in range(self.turns))
 
     def turn(self) -> float:
@@ -64,17 +68,17 @@ class Timed:
         return (self.clock() - start) / self.calls
 
 
-def timed(run: Run, clock: Clock = perf_counter) -> Timed:
+def timed(run: Run, clock: Clock = perf_counter, rest: Run | None = None) -> Timed:
     """What is run, warmed up, with so many calls a turn that a clock can see them."""
     run()
     calls = 1
     while calls < MOST_CALLS:
         seconds = Timed(run, calls, clock).turn() * calls
         if seconds >= SAMPLE_SECONDS:
-            return Timed(run, calls, clock, TURNS if seconds < LONG_SECONDS else 1)
+            return Timed(run, calls, clock, TURNS if seconds < LONG_SECONDS else 1, rest)
         wanted = calls * SAMPLE_SECONDS / seconds if seconds > 0 else MOST_CALLS
         calls = min(MOST_CALLS, max(2 * calls, int(wanted) + 1))
-    return Timed(run, calls, clock)
+    return Timed(run, calls, clock, rest=rest)
 
 
 def glance(incumbent: Timed, candidates: Sequence[Timed]) -> list[float]:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from planish.errors import PlanishError
 from planish.schedule.choice import ANALYTIC, Choice
 from planish.tuning.candidates import Move
-from planish.tuning.pairs import HOPELESS, Clock, Timed, compare, glance, timed
+from planish.tuning.pairs import HOPELESS, Clock, Run, Timed, compare, glance, timed
 from planish.tuning.record import Tried
 from planish.tuning.trial import Candidate, disagreement
 
@@ -26,18 +26,19 @@ T = TypeVar("T")
 @dataclass
 class Contest(Generic[T]):
     """An incumbent that others are held against, one group after another. `until`: when the clock says so,
-    nothing more is tried."""
+    nothing more is tried. `rest` comes before each sample (pairs.py)."""
 
     name: T
     incumbent: Candidate
     clock: Clock = perf_counter
     until: float = float("inf")
+    rest: Run | None = None
     speedup: float = 1.0
     tried: list[Tried] = field(default_factory=list)
     is_whole: bool = True
 
     def __post_init__(self) -> None:
-        self.best: Timed = timed(self.incumbent.run, self.clock)
+        self.best: Timed = timed(self.incumbent.run, self.clock, self.rest)
         self.us = self.best.seconds() * 1e6
 
     def group(self, candidates: Sequence[tuple[T, Callable[[], Candidate]]], *, veto: bool = False) -> T:
@@ -70,7 +71,7 @@ class Contest(Generic[T]):
         if fault:
             self.tried.append(Tried(str(name), 0.0, f"refused: {fault}"))
             return None
-        return timed(made.run, self.clock)
+        return timed(made.run, self.clock, self.rest)
 
     def _duel(self, name: T, one: Timed, veto: bool) -> None:
         verdict = compare(self.best, one, self.until)

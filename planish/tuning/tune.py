@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,12 +32,14 @@ from planish.logs import channel
 from planish.schedule.choice import ANALYTIC, Choice
 from planish.tuning.database import Database, default_database
 from planish.tuning.decisions import UNTUNED, Decisions
-from planish.tuning.library import alone, kernel_of, libraries_of, op_key, real_tensors, titled
+from planish.tuning.library import alone, kernel_of, libraries_of, op_key, real_tensors, takes_turns, titled
 from planish.tuning.machine import libraries, signature
-from planish.tuning.pairs import Clock
+from planish.tuning.pairs import Clock, Run
 from planish.tuning.record import Finding, Kind
 from planish.tuning.search import FAILURES, Contest, search
 from planish.tuning.trial import Candidate, Setting, Subject, candidate, random_array, sized, subjects
+
+SPIN = 12e-3  # seconds for which a thread of GNU's OpenMP spins after its part, and some more
 
 Program = Callable[..., Any]  # takes the inputs, gives an array or a sequence of them
 
@@ -197,6 +199,12 @@ class _Tuner:
         self.session.is_whole = self.session.is_whole and not late
         return late
 
+    def rest(self, names: Sequence[str]) -> Run | None:
+        """What comes before a sample where threads of one of these libraries may still spin, on the CPUs that
+        the next to run has threads on."""
+        is_shared = self.road.setting.threads > 1 and any(map(takes_turns, names))
+        return partial(sleep, SPIN) if is_shared else None
+
     # --- 2. ops by libraries
 
     def op(self, op: str, node: Node, setting: Setting) -> str:
@@ -213,9 +221,9 @@ class _Tuner:
                   for o in node.operands]
         fed = [a for o, a in zip(node.operands, arrays) if o.op.name != "constant"]
         native = self.road.native_alone(alone(node))
-        contest: Contest[str] = Contest("native", _candidate(native, fed), self.clock, self.until)
-        ways = [(name, partial(_candidate, kernel_of(node, name, setting.threads), arrays))
-                for name in libraries_of(node)]
+        names, incumbent = libraries_of(node), _candidate(native, fed)
+        contest: Contest[str] = Contest("native", incumbent, self.clock, self.until, self.rest(names))
+        ways = [(name, partial(_candidate, kernel_of(node, name, setting.threads), arrays)) for name in names]
         winner = contest.group(ways)
         value = "" if winner == "native" else winner
         contest.tried = [replace(t, candidate=titled(t.candidate)) for t in contest.tried]
@@ -237,7 +245,8 @@ class _Tuner:
         except FAILURES as error:  # what it is fed decides whether it can run
             channel("tuning").info("program %s is not measured as a whole: %s", road.name, error)
             return Decisions(kernels)
-        contest: Contest[str] = Contest("as compiled", native, self.clock, self.until)
+        rest = self.rest([name for _, name in ops])
+        contest: Contest[str] = Contest("as compiled", native, self.clock, self.until, rest)
         stands = UNTUNED
         for name, wanted, veto in self.ways(kernels, ops):
             self.say(f"program: {name}")

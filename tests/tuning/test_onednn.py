@@ -266,6 +266,15 @@ def test_the_number_of_threads(dnnl: onednn.Library, monkeypatch: pytest.MonkeyP
     assert asked == [get_num_threads(), 3]
 
 
+@pytest.mark.parametrize("threads, is_rested", [(1, False), (2, True)])
+def test_spinning_threads_are_waited_for(onednn_wins: None, monkeypatch: pytest.MonkeyPatch, threads: int,
+                                         is_rested: bool) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(tune, "sleep", rests.append)
+    compile_graph(model_graph(), Options(mode="max-autotune", threads=threads))
+    assert set(rests) == ({tune.SPIN} if is_rested else set())
+
+
 # --- finding it
 
 def test_without_a_wheel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,18 @@ def test_what_is_clearly_faster_wins() -> None:
     assert verdict.has_won and verdict.pairs == PAIRS and 0.75 < verdict.ratio < 0.85
 
 
+def test_rest_comes_before_a_sample_and_is_not_counted() -> None:
+    machine, rests = Machine(), []
+
+    def rest() -> None:
+        rests.append(machine.runs)
+        machine.now += 1.0
+    one = timed(machine.what(1e-3), machine.clock, rest)
+    assert one.seconds() == pytest.approx(1e-3) and rests == [machine.runs - one.calls * one.turns]
+    verdict = compare(one, timed(machine.what(0.5e-3), machine.clock, rest))
+    assert verdict.has_won and verdict.ratio == pytest.approx(0.5) and len(rests) == 1 + 2 * verdict.pairs
+
+
 def test_noise_is_no_verdict() -> None:
     """Two that are alike, on a machine where every measurement may be off by a third: of 300 contests three
     or so are won by chance."""

@@ -47,7 +47,7 @@ class Judge:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *winners: str):
         self.winners, self.contests = winners, 0
-        monkeypatch.setattr(search, "timed", lambda run, clock: run)
+        monkeypatch.setattr(search, "timed", lambda run, clock, rest: run)
         monkeypatch.setattr(search.Contest, "__post_init__", lambda contest: self.begin(contest))
         monkeypatch.setattr(search, "glance", lambda best, ready: [0.9] * len(ready))
         monkeypatch.setattr(search.Contest, "_duel", lambda contest, *how: self.duel(contest, *how))
