@@ -161,10 +161,10 @@ from planish.runtime import native
 signal.signal(signal.SIGINT, signal.default_int_handler)
 making, heard, make = threading.Event(), threading.Event(), native.image_blob
 
-def slow(*arguments):
+def slow(**options):
     making.set()
     heard.wait(60)
-    return make(*arguments)
+    return make(**options)
 
 native.image_blob = slow
 native.start_ahead(native.runtime)
