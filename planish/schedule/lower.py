@@ -23,6 +23,7 @@ from planish.schedule.fuse import Fused, fuse
 from planish.schedule.kernel import Axis, Buffer, Kernel, Load, Stage, Store
 from planish.schedule.layout import assign_layouts, in_memory_order
 from planish.schedule.machine import Machine
+from planish.schedule.on_the_way import on_the_way, waiting
 from planish.schedule.panels import told_narrow
 from planish.schedule.prepare import prepare
 from planish.schedule.program import CONTROL, CheckStep, For, If, Launch, Step, every_step
@@ -66,6 +67,7 @@ class Lowering:
     decisions: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"fuse": 0.0, "schedule": 0.0})
     parts: int = 0
+    waiting: dict[str, Kernel] = field(default_factory=dict)
 
     def whole(self, graph: Graph) -> tuple[list[Step], Buffers]:
         """The steps of a program's graph."""
@@ -93,7 +95,8 @@ class Lowering:
         """The steps of a fused graph; `buffers` has its nodes, and takes what else is needed. Chains of
         kernels are cut in so many `strips`."""
         laid = iter(self.laid_out([k for k in fused.kernels if isinstance(k, Kernel)], graph, buffers))
-        ordered = [one if isinstance(one, Node) else next(laid) for one in fused.kernels]
+        ordered = self.without_waiting(
+            [one if isinstance(one, Node) else next(laid) for one in fused.kernels], graph, buffers)
         steps: list[Step] = []
         for one in runs(ordered, strips, buffers) if strips > 1 else ordered:
             if isinstance(one, Node):
@@ -107,7 +110,32 @@ class Lowering:
         return _with_checks(steps, graph.effects, buffers)
 
     def launches(self, kernel: Kernel, buffers: Buffers) -> list[Step]:
-        return [self.launch(k, buffers) for k in self.scheduled(kernel, buffers)]
+        made = self.after_waiting(self.scheduled(kernel, buffers), buffers)
+        return [self.launch(k, buffers) for k in made]
+
+    def without_waiting(self, ordered: list[Kernel | Node], graph: Graph,
+                        buffers: Buffers) -> list[Kernel | Node]:
+        """The kernels but for maps that wait for the product that may pack them."""
+        if {"fuse", "schedule"} & self.disable:
+            return ordered
+        kept = {buffers.owner(name) for name in _fixed(graph, buffers)}
+        found = waiting(ordered, buffers, self.hint, kept)
+        self.waiting |= found
+        waits = {id(k) for k in found.values()}
+        return [one for one in ordered if id(one) not in waits]
+
+    def after_waiting(self, kernels: list[Kernel], buffers: Buffers) -> list[Kernel]:
+        """The kernels of a product, with what waited for it: inside the packing of its operand, or before."""
+        for name in {buffers.owner(b.name) for k in kernels for b in k.inputs} & self.waiting.keys():
+            one = self.waiting.pop(name)
+            with_it = on_the_way(kernels, one, buffers, self.hint)
+            if with_it is None:
+                kernels = [*self.scheduled(one, buffers), *kernels]
+                continue
+            self.decisions.append(f"{one.name}: computed on the way into {kernels[-1].name}, "
+                                  f"{one.outputs[0].type} less in memory")
+            kernels = with_it
+        return kernels
 
     def in_two_forms(self, kernel: Kernel, causal: Kernel, buffers: Buffers) -> list[Step]:
         """An attention whose mask is causal: without the mask where all it reads is of usual size."""
@@ -131,19 +159,17 @@ class Lowering:
         if any(b.name in inside.slices for kernel in packing for b in kernel.arguments):
             return [s for c in cuts for s in self.launches(c.kernel, buffers)]
         buffers.take(inside)
-        before = [self.launch(share_out(k, self.hint, self.machine), buffers) for k in packing]
-        body = tuple(self.launch(kernels[-1], buffers) for kernels in made)
+        cut = [kernels[-1] for kernels in made]
+        shared = [share_out(k, self.hint, self.machine) for k in packing]
+        whole = self.after_waiting([*shared, *cut], buffers)[:-len(cut)]
+        before, body = [self.launch(k, buffers) for k in whole], tuple(self.launch(k, buffers) for k in cut)
         self.decisions.append(told(cuts, strips, buffers))
         return [*before, For(symbols_of(counter)[name], strips, body, parallel=True)]
 
     def laid_out(self, kernels: list[Kernel], graph: Graph, buffers: Buffers) -> list[Kernel]:
         if "assign_layouts" in self.disable:
             return kernels
-        control = [n for n in graph.nodes() if n.op.has("control")]
-        items = {n for n in buffers.of if n.op.name == "item" and n.operands[0] in control}
-        operands = {o for c in control for o in c.operands}
-        fixed = {buffers.of[n].name for n in (*graph.roots, *items, *operands)}
-        return assign_layouts(kernels, buffers, fixed, self.hint, self.decisions)
+        return assign_layouts(kernels, buffers, _fixed(graph, buffers), self.hint, self.decisions)
 
     def scheduled(self, kernel: Kernel, buffers: Buffers, *, one_thread: bool = False) -> list[Kernel]:
         start = perf_counter()
@@ -209,6 +235,14 @@ class Lowering:
         if "schedule" not in self.disable:
             kernel = schedule_loops(kernel, self.machine, self.hint)
         return self.launch(kernel, replace(buffers, views={"x": source, "y": target}))
+
+
+def _fixed(graph: Graph, buffers: Buffers) -> set[str]:
+    """The buffers that others than kernels read or write."""
+    control = [n for n in graph.nodes() if n.op.has("control")]
+    items = {n for n in buffers.of if n.op.name == "item" and n.operands[0] in control}
+    operands = {o for c in control for o in c.operands}
+    return {buffers.of[n].name for n in (*graph.roots, *items, *operands)}
 
 
 def distinct_outputs(graph: Graph) -> tuple[Graph, Where]:

@@ -135,6 +135,10 @@ def product_of_weights(x: Node) -> Node:
     return ops.relu(ops.matmul(x, constant(weights, x.dtype)))
 
 
+def product_of_bytes(x: Node, q: Node, scale: Node) -> Node:
+    return ops.relu(ops.matmul(x, ops.cast(q, dtype=FLOAT32) * scale))
+
+
 def attention(q: Node, k: Node, v: Node) -> list[Node]:
     return [ops.attention(q, k, v, causal=causal) for causal in (False, True)]
 
@@ -188,6 +192,10 @@ FIXED: dict[str, Callable[[int], Program]] = {
     "moved": lambda n: (moved, "exact", ((F, (3, n + 1)),)),
     "product": lambda n: (product, "contraction", ((F, (n, 40 - n + 1)), (F, (40 - n + 1, n + 11)))),
     "product of weights": lambda n: (product_of_weights, "contraction", ((F, (n, 37)),)),
+    "product of bytes in place": lambda n: (product_of_bytes, "contraction", (
+        (F, (n % 12 + 1, 37)), (INT8, (37, 8 * n)), (F, (8 * n,)))),
+    "product of bytes": lambda n: (product_of_bytes, "contraction", (
+        (F, (n, 331)), (INT8, (331, n + 231)), (F, (n + 231,)))),
     "attention": lambda n: (attention, "composite", ((F, (2, n, n)), (F, (2, 41 - n, n)),
                                                      (F, (2, 41 - n, n + 3)))),
 }

@@ -17,7 +17,7 @@ from planish.codegen.llvm.builder import Builder, Value
 from planish.codegen.llvm.elementwise import emit
 from planish.codegen.llvm.expressions import Expressions
 from planish.schedule.access import Access, stride_along
-from planish.schedule.kernel import Apply, Axis, Buffer, Kernel, Load, Scalar, walk
+from planish.schedule.kernel import Apply, Axis, Buffer, Const, Kernel, Load, Scalar, walk
 from planish.schedule.roles import Contraction
 from planish.types import TensorType, is_static
 
@@ -65,6 +65,8 @@ class Widening:
                         for ps in pointers for j in range(self.per_panel)]
 
     def vector(self, load: Load, pointer: Value, j: int) -> Value:
+        if load.buffer.type.size == 1:
+            return self.b.splat(registers.load(self.b, load.dtype.name, pointer), self.lanes)
         near = self.b.i64(j * self.lanes * load.dtype.itemsize)
         return registers.load(self.b, load.dtype.name, self.b.gep("i8", pointer, near), self.lanes)
 
@@ -72,6 +74,8 @@ class Widening:
         """A loaded vector, the `at`-th of a step, widened."""
         known = {**self.vectors[at], id(self.panels): narrow}
         for x in walk(self.factor):
+            if isinstance(x, Const):
+                known[id(x)] = registers.constant(self.b, x.dtype.name, x.value, self.lanes)
             if isinstance(x, Apply):
                 args, dtypes = [known[id(a)] for a in x.args], tuple(a.dtype.name for a in x.args)
                 known[id(x)] = emit(self.b, x.op, dtypes, x.dtype.name, args, self.numerics)
