@@ -116,6 +116,9 @@ class _Space(threading.local):
     """A thread's memory for what is between primitives: as large as the largest call needed."""
 
     def __init__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
         self._bytes, self._address = aligned(0), 0
 
     def address(self, count: int) -> int:

@@ -8,9 +8,9 @@ A call uses as many threads as planish does, and leaves OpenMP's own setting as 
 """
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -79,7 +79,7 @@ class Kernel:
         self.moves = {n: of.reorder(*((liked, layout) if n == DST else (layout, liked)))
                       for n, layout in self.given.items() if layout != (liked := self.liked[n])}
         self.idle: list[_Call] = []
-        self.kept: dict[int, np.ndarray] = {}
+        self.kept: dict[int, tuple[weakref.ref[np.ndarray], np.ndarray]] = {}
 
     def __call__(self, src: np.ndarray, weights: np.ndarray, out: np.ndarray, constant: np.ndarray) -> None:
         """Fill `out`. `constant` is the array that weights which never change look at."""
@@ -104,15 +104,27 @@ class Kernel:
 
     def _laid_out(self, loose: Layout, weights: np.ndarray, constant: np.ndarray) -> np.ndarray:
         """The weights as the primitive likes them, kept for as long as `constant` lives."""
-        made = self.kept.get(id(constant))
-        if made is None:
-            liked = self.liked[WEIGHTS]
-            made, ends = aligned(liked.nbytes), (Memory(self.of, loose), Memory(self.of, liked))
-            move = _Call(self.of, [(self.of.reorder(loose, liked), dict(zip((SRC, DST), ends)))], ends)
-            move(weights.ctypes.data, made.ctypes.data)
-            self.kept[id(constant)] = made
-            weakref.finalize(constant, self.kept.pop, id(constant), None).atexit = False
+        key, liked = id(constant), self.liked[WEIGHTS]
+        if key in self.kept:
+            return self.kept[key][1]
+        made, ends = aligned(liked.nbytes), (Memory(self.of, loose), Memory(self.of, liked))
+        move = _Call(self.of, [(self.of.reorder(loose, liked), dict(zip((SRC, DST), ends)))], ends)
+        move(weights.ctypes.data, made.ctypes.data)
+        self.kept[key] = weakref.ref(constant, partial(_forget, weakref.ref(self), key)), made
         return made
+
+
+def _forget(kernel: weakref.ref[Kernel], key: int, dead: object) -> None:
+    if (living := kernel()) is not None:
+        living.kept.pop(key, None)
+
+
+def release() -> None:
+    """Let go of all kernels and of the memory between their steps; what runs again makes its own again."""
+    for cache in (_product, _convolution):
+        cache.cache_clear()
+    if library.cache_info().currsize:
+        library().space.release()
 
 
 @host_function("onednn_dot_general")
@@ -166,7 +178,7 @@ def plain_convolution(x: np.ndarray, w: np.ndarray, **parameters: Any) -> np.nda
 
 # --- kernels by shape
 
-@functools.lru_cache(KERNELS)
+@lru_cache(KERNELS)
 def _product(left: Sizes, left_steps: Sizes, right: Sizes, right_steps: Sizes, is_constant: bool,
              threads: int) -> Kernel:
     of, shape = library(), (*left[:-1], right[-1])
@@ -181,7 +193,7 @@ def _product(left: Sizes, left_steps: Sizes, right: Sizes, right_steps: Sizes, i
         return Kernel(of, primitive, {SRC: lies, WEIGHTS: loose, DST: made}, is_constant, threads)
 
 
-@functools.lru_cache(KERNELS)
+@lru_cache(KERNELS)
 def _convolution(shapes: tuple[Sizes, Sizes, Sizes], window: tuple[Sizes, Sizes, Pairs], is_constant: bool,
                  is_moved: bool, threads: int) -> Kernel:
     of = library()

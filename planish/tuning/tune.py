@@ -30,6 +30,7 @@ from planish.codegen.llvm.version import generator_version
 from planish.ir import Graph, Node
 from planish.logs import channel
 from planish.schedule.choice import ANALYTIC, Choice
+from planish.tuning import onednn_kernels
 from planish.tuning.database import Database, default_database
 from planish.tuning.decisions import UNTUNED, Decisions
 from planish.tuning.library import alone, kernel_of, libraries_of, op_key, real_tensors, takes_turns, titled
@@ -104,7 +105,10 @@ def tune(road: Road) -> tuple[Decisions, list[Finding]]:
     session = _session.get() or Session()
     before = len(session.findings)
     with real_tensors():
-        decisions = _Tuner(road, session, default_database()).decisions()
+        try:
+            decisions = _Tuner(road, session, default_database()).decisions()
+        finally:
+            onednn_kernels.release()  # weights that losers laid out
     return decisions, session.findings[before:]
 
 
@@ -225,6 +229,7 @@ class _Tuner:
         contest: Contest[str] = Contest("native", incumbent, self.clock, self.until, self.rest(names))
         ways = [(name, partial(_candidate, kernel_of(node, name, setting.threads), arrays)) for name in names]
         winner = contest.group(ways)
+        onednn_kernels.release()
         value = "" if winner == "native" else winner
         contest.tried = [replace(t, candidate=titled(t.candidate)) for t in contest.tried]
         finding = replace(_finding("op", what, contest, value), winner=titled(winner))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -136,6 +137,20 @@ def test_constants_are_laid_out_once_and_forgotten_with_their_array(dnnl: onednn
     w[...] = 0                       # who says that it never changes is taken at their word
     assert np.array_equal(ran(onednn_kernels.convolution, "conv", sample, is_constant=True), once)
     assert not ran(onednn_kernels.convolution, "conv", sample).any()
+
+
+@pytest.mark.parametrize("let_go", [lambda arrays: arrays.clear(), lambda arrays: onednn_kernels.release()])
+def test_nothing_is_kept_too_long(dnnl: onednn.Library, monkeypatch: pytest.MonkeyPatch,
+                                  let_go: Callable[[list[np.ndarray]], None]) -> None:
+    made: list[weakref.ref[np.ndarray]] = []
+    right = onednn_kernels.aligned
+    monkeypatch.setattr(onednn_kernels, "aligned", lambda n: made.append(weakref.ref(a := right(n))) or a)
+    x, arrays = random(1, 5, 6, 6), [random(7, 5, 3, 3)]
+    for _ in range(2):
+        ran(onednn_kernels.convolution, "conv", Sample((x, arrays[0]), conv_attributes(2)), is_constant=True)
+    assert [ref() is not None for ref in made] == [True]
+    let_go(arrays)
+    assert made[0]() is None
 
 
 def test_threads_take_turns_and_leave_openmps_setting(dnnl: onednn.Library) -> None:
