@@ -19,6 +19,7 @@ from math import prod
 from planish.ir.node import Node
 from planish.schedule.access import Access, stride_along
 from planish.schedule.buffers import Buffers
+from planish.schedule.distribute import TRANSCENDENTAL
 from planish.schedule.kernel import (
     Apply,
     Buffer,
@@ -55,7 +56,8 @@ def waiting(kernels: Sequence[Kernel | Node], buffers: Buffers, hint: dict[str, 
 
 
 def _is_map(kernel: Kernel) -> bool:
-    """Whether a kernel stores one expression at each point of one buffer, of known size, and no more."""
+    """Whether a kernel stores one short expression at each point of one buffer, of known size, and no
+    more."""
     if len(kernel.outputs) > 1 or kernel.serial or kernel.rows or len(kernel.stages) > 1:
         return False
     stage, = kernel.stages
@@ -64,6 +66,8 @@ def _is_map(kernel: Kernel) -> bool:
     store, loads = stage.store, [x for x in walk(*stage_values(stage)) if isinstance(x, Load)]
     if any(is_scalar(i) for index in (store.index, *(x.index for x in loads)) for i in index):
         return False
+    if any(isinstance(x, Apply) and x.op in TRANSCENDENTAL for x in walk(*stage_values(stage))):
+        return False  # long chains of operations want loops of their own, by several vectors
     each = [a.symbol for a in kernel.shared]
     is_plain = [i for i in store.index if i != 0] == each and not store.update and store.guard is None
     is_new = kernel.outputs[0].name not in {b.name for b in kernel.inputs}

@@ -151,6 +151,12 @@ def test_what_others_read_is_made_once() -> None:
             np.testing.assert_allclose(got, exact, rtol=1e-4, atol=1e-5 * np.abs(exact).max())
 
 
+def test_long_maps_have_loops_of_their_own() -> None:
+    x, w = (input_node(n, TensorType(FLOAT32, s)) for n, s in (("x", (40, 320)), ("w", (320, 320))))
+    assert [k.ops[-1] for k in kernels(Graph((x, w), (ops.matmul(x, ops.tanh(w)),)))] == [
+        "tanh", "pack", "dot_general"]
+
+
 def test_chains_of_strips() -> None:
     """What is packed before a chain is computed so; what strips read in place is made before it."""
     x = input_node("x", TensorType(FLOAT32, (64, 320)))
