@@ -15,6 +15,9 @@ PY      = .venv/bin/python
 PIP     = -m pip install --quiet --disable-pip-version-check -c constraints/dev.txt
 GROUND  = pyproject.toml constraints/dev.txt planish/__init__.py
 
+# The tests start many processes: each would compile the sources anew where none may keep what it has compiled.
+test conformance torch: export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test conformance torch bench lint clean
 .DELETE_ON_ERROR:
 

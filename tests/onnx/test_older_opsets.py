@@ -63,6 +63,7 @@ def expected(model: Any, feeds: dict[str, Any]) -> list[Any] | None:
     ort = pytest.importorskip("onnxruntime")
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1  # or every session has threads that wait for work, spinning
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return session.run(None, feeds)

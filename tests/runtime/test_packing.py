@@ -40,9 +40,9 @@ def test_panels_of_any_view(view, width, pair, whole):
             start, sizes, strides = VIEWS[view](n, k)
             array = rng.integers(-100, 100, n * k).astype(dtype)
             jobs.append(((start, sizes, strides, width, pair, whole), array))
+    right = [pack(parameters, array) for parameters, array in jobs]
     for threads, step in ((1, None), (2, None), (3, None), (2, 1), (1, 5)):
-        for (parameters, array), panels in zip(jobs, pack_all(jobs, threads, step), strict=True):
-            expected = pack(parameters, array)
+        for expected, panels in zip(right, pack_all(jobs, threads, step), strict=True):
             assert panels.dtype == expected.dtype and panels.shape == expected.shape
             np.testing.assert_array_equal(panels, expected)
             assert panels.ctypes.data % 64 == 0

@@ -94,9 +94,9 @@ def test_compress(axis: int | None) -> None:
     agree(model_of([node("Compress", ["x", "c"], ["y"], **attributes)], draw(np.random.default_rng(0))), draw)
 
 
-@pytest.mark.parametrize("ordered", [0, 1])
-@pytest.mark.parametrize("axis", [None, 0, 1])
-@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.int8])
+@pytest.mark.parametrize(("dtype", "axis", "ordered"), [
+    (np.float32, None, 0), (np.float32, 0, 1), (np.float32, 1, 0), (np.int64, None, 1), (np.int64, 0, 0),
+    (np.int64, 1, 1), (np.int8, None, 1), (np.int8, 0, 0), (np.int8, 1, 1)])
 def test_unique(dtype: type, axis: int | None, ordered: int) -> None:
     attributes = {"sorted": ordered} | ({} if axis is None else {"axis": axis})
 
@@ -346,9 +346,14 @@ def test_values_that_mean_no_size(name: str, feeds: Feeds, message: str) -> None
 
 # --- Resize
 
-@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
-@pytest.mark.parametrize("coordinates", ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"])
-@pytest.mark.parametrize("by", ["sizes", "scales", "shape"])
+MODES = ("nearest", "linear", "cubic")
+COORDINATES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
+BY = ("sizes", "scales", "shape")
+
+
+@pytest.mark.parametrize(("mode", "coordinates", "by"), [   # each with each of the others
+    (mode, coordinates, BY[(i + j) % 3]) for i, mode in enumerate(MODES)
+    for j, coordinates in enumerate(COORDINATES)])
 def test_resize_on_open_sizes(mode: str, coordinates: str, by: str) -> None:
     """By sizes that an input holds, by scales, and to the shape of another tensor."""
     attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
