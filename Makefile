@@ -1,6 +1,6 @@
 # make demo   classify real files with the real ONNX model, then show what the compiler did
 # make test   the test suite, on two processes
-# make conformance   every case of the package onnx's own suite, at every optimisation level
+# make conformance   every case of the package onnx's own suite, at every optimisation level, and what is made of them
 # make torch  the tests of the PyTorch door (installs torch and transformers; large)
 # make bench  planish beside its peers: PyTorch, ONNX Runtime, OpenVINO, JAX (downloads them; large)
 # make lint   ruff and mypy
@@ -31,7 +31,7 @@ test: .venv/.dev
 conformance: .venv/.dev
 	@echo "planish: running the ONNX conformance suite"
 	@$(call tests,$(PY),-m slow tests/onnx/test_conformance.py tests/onnx/test_conformance_interpreted.py \
-	    tests/capture/onnx/test_exports.py)
+	    tests/onnx/test_older_opsets.py::test_older_opsets tests/onnx/test_fuzz.py tests/capture/onnx/test_exports.py)
 
 torch: .venv-torch/.dev-torch
 	@echo "planish: running the tests of the PyTorch door"

@@ -100,8 +100,9 @@ def agree(got: np.ndarray, want: np.ndarray) -> None:
     np.testing.assert_allclose(*wide, rtol=bound, atol=1e-2 * bound * largest + 1e-7)
 
 
+@pytest.mark.slow
 def test_older_opsets() -> None:
-    assert compare(part=24) >= 60
+    assert compare(part=12) >= 120
 
 
 @pytest.mark.slow
