@@ -348,25 +348,24 @@ def test_values_that_mean_no_size(name: str, feeds: Feeds, message: str) -> None
 
 MODES = ("nearest", "linear", "cubic")
 COORDINATES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
-BY = ("sizes", "scales", "shape")
+BY = ("sizes", "shape")
 
 
 @pytest.mark.parametrize(("mode", "coordinates", "by"), [   # each with each of the others
-    (mode, coordinates, BY[(i + j) % 3]) for i, mode in enumerate(MODES)
+    (mode, coordinates, BY[(i + j) % 2]) for i, mode in enumerate(MODES)
     for j, coordinates in enumerate(COORDINATES)])
 def test_resize_on_open_sizes(mode: str, coordinates: str, by: str) -> None:
-    """By sizes that an input holds, by scales, and to the shape of another tensor."""
+    """By sizes that an input holds, and to the shape of another tensor; by scales in test_resizing.py."""
     attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
-    constants = {"scales": np.array([1, 1, 1.5, 0.75], np.float32), "front": np.array([2, 3])}
-    nodes = {"scales": [node("Resize", ["x", "", "scales"], ["y"], **attributes)],
-             "sizes": [node("Concat", ["front", "s"], ["to"], axis=0),
+    constants = {"front": np.array([2, 3])}
+    nodes = {"sizes": [node("Concat", ["front", "s"], ["to"], axis=0),
                        node("Resize", ["x", "", "", "to"], ["y"], **attributes)],
              "shape": [node("Shape", ["z"], ["to"]),
                        node("Resize", ["x", "", "", "to"], ["y"], **attributes)]}
 
     def draw(rng: np.random.Generator) -> Feeds:
         x = rng.normal(size=(2, 3, *lengths(rng, 2, 3, 9))).astype(np.float32)
-        more = {"sizes": {"s": np.array(lengths(rng, 2, 2, 12))}, "scales": {},
+        more = {"sizes": {"s": np.array(lengths(rng, 2, 2, 12))},
                 "shape": {"z": np.zeros((2, 3, *lengths(rng, 2, 2, 12)), np.float32)}}
         return {"x": x, **more[by]}
     inputs = {"x": (np.float32, (2, 3, "h", "w")), "s": (np.int64, (2,)), "z": (np.float32, (2, 3, "a", "b"))}

@@ -168,6 +168,12 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], dict[str, int]]] = {
 }
 
 
+# Those of each size and kind in every layout, the others in a few.
+STORED = [(dtype, layout) for i, dtype in enumerate([*INTEGERS, *FLOATS8, FLOAT4])
+          for j, layout in enumerate(LAYOUTS)
+          if dtype in ("int8", "uint16", "uint4", "uint2", "float8_e4m3fn", FLOAT4) or (i + j) % 3 == 0]
+
+
 def scales(rng: np.random.Generator, shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
     return np.asarray(rng.uniform(0.05, 2, shape)).astype(dtype_of(dtype).numpy)
 
@@ -180,8 +186,7 @@ def zero_points(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) ->
     return np.asarray(rng.integers(low, high, shape, endpoint=True)).astype(dtype_of(dtype).numpy)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS8, FLOAT4])
+@pytest.mark.parametrize(("dtype", "layout"), STORED)
 def test_quantize(dtype: str, layout: str) -> None:
     rng = np.random.default_rng()
     shape, attributes = LAYOUTS[layout]
@@ -190,8 +195,7 @@ def test_quantize(dtype: str, layout: str) -> None:
     check_equal(*one_node("QuantizeLinear", operands, opset=25, **attributes))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS8, FLOAT4])
+@pytest.mark.parametrize(("dtype", "layout"), STORED)
 def test_dequantize(dtype: str, layout: str) -> None:
     rng = np.random.default_rng()
     shape, attributes = LAYOUTS[layout]
