@@ -22,6 +22,7 @@ from planish.types import FLOAT32, TensorType, dtype_of
 
 SUMS = {"reduce_sum", "cumsum", "dot_general", "conv", "matmul", "mean"}
 PRODUCTS = {"reduce_prod", "cumprod"}
+CENTRED = {"layer_norm", "variance"}
 # Of zeros of both signs NumPy takes one or the other, by dtype, length and machine.
 EXTREMA = {"maximum", "minimum", "fmax", "fmin", "clip", "relu", "reduce_max", "reduce_min", "reduce_window",
            "cummax", "cummin"}
@@ -95,6 +96,8 @@ def judgement(op: Op, sample: Sample, expected: np.ndarray) -> Judgement:
     elif bound.scale and op.tolerance == "composite":
         own = _own_error(op, sample, expected) / bound.scale
         magnitude = np.full(expected.shape, np.max(magnitude, initial=0.0) + own)
+        if op.name in CENTRED:
+            is_open = _mean_may_overflow(sample, expected.shape)
     return Judgement(bound, magnitude, is_open, op.name in EXTREMA)
 
 
@@ -115,6 +118,15 @@ def _own_error(op: Op, sample: Sample, expected: np.ndarray) -> float:
     wide = np.dtype(np.float64)
     moved, exact = (evaluate(op, sample, *_changed(sample, change, 0, wide))[0] for change in (1e-6, 0))
     return max(times * ratio * error, 4 * (eps / 1e-6) * _distance(moved, exact))
+
+
+def _mean_may_overflow(sample: Sample, shape: tuple[int, ...]) -> np.ndarray:
+    """Where the sum that a mean begins with is infinite or not by the order of its terms."""
+    x = sample.operands[0]
+    axes = sample.attributes.get("axes", range(-sample.attributes.get("axes_count", 0), 0))
+    with np.errstate(over="ignore"):
+        found = np.sum(_magnitudes(x), axis=tuple(axes), keepdims=True) > _largest(x)
+    return found.reshape(shape) if found.size == np.prod(shape) else np.broadcast_to(found, shape)
 
 
 def _wide(x: np.ndarray) -> np.ndarray:
