@@ -163,7 +163,8 @@ def test_weak_definitions_give_way():
     weak2 = _object("define weak i32 @f() { ret i32 3 }")
     strong = _object("define i32 @f() { ret i32 2 }")
     for objects, want in (([weak, strong], 2), ([strong, weak], 2), ([weak, weak2], 1), ([weak2, weak], 3)):
-        assert _function(LoadedCode(link(objects)), "f", ctypes.c_int)() == want
+        code = LoadedCode(link(objects))   # held as long as it runs
+        assert _function(code, "f", ctypes.c_int)() == want
     with pytest.raises(LinkError, match="'f' is defined in two objects"):
         link([strong, _object("define i32 @f() { ret i32 4 }")])
 
