@@ -63,7 +63,8 @@ from planish.types.dim import minimum
 
 # Operands packed though they could be read in place: uses of each element, and bytes that one walk along k
 # crosses, above which caches and page tables don't keep up
-SPREAD_RIGHT = 16, 1 << 18
+SPREAD_RIGHT = 40, 1 << 18
+CROWDED_RIGHT = 16, 1024  # uses where steps along k are whole so many bytes: few lines of a cache hold them
 SPREAD_LEFT = 64, 1 << 16
 
 PANELS_SIDE_BY_SIDE = 4  # filled at once from one row
@@ -81,6 +82,10 @@ def repays_packing(kernel: Kernel, roles: Roles, hint: dict[str, int]) -> bool:
     """Whether a right operand that could be read in place is packed: a panel of it is spread over much memory
     and meets many rows."""
     uses, bytes_ = SPREAD_RIGHT
+    few, apart = CROWDED_RIGHT
+    step = stride_along(Access(roles.rhs.buffer, roles.rhs.index), roles.k[-1])
+    if not is_static(step) or step * roles.rhs.dtype.itemsize % apart == 0:
+        uses = few
     is_spread = rows_of(kernel, roles, hint) >= uses and _spread(kernel, roles.rhs, roles.k, hint) > bytes_
     return is_spread and not is_window(roles.rhs, roles.k)
 

@@ -43,7 +43,8 @@ def test_tiled_and_right(function, shape, depth, strategy):
 
 
 @pytest.mark.parametrize("lhs, rhs, dims", [
-    ((20, 700), (700, 110), {"lhs_contract": (1,), "rhs_contract": (0,)}),
+    ((45, 700), (700, 110), {"lhs_contract": (1,), "rhs_contract": (0,)}),
+    ((20, 300), (300, 256), {"lhs_contract": (1,), "rhs_contract": (0,)}),
     ((300, 97), (300, 75), {"lhs_contract": (0,), "rhs_contract": (0,)}),
     ((512, 128), (512, 160), {"lhs_contract": (0,), "rhs_contract": (0,)}),
     ((2, 150, 130), (2, 150, 67),
