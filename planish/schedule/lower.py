@@ -75,6 +75,7 @@ class Lowering:
         buffers = Buffers(fused.buffers, fused.views)
         many = self.machine.threads if "schedule" not in self.disable else 1
         steps = self.steps(graph, fused, buffers, 1 if "strips" in self.disable else many)
+        assert not self.waiting, f"{', '.join(self.waiting)}: computed by no kernel"
         if many > 1 and "beside" not in self.disable:
             fixed = {buffers.of[n].name for n in (*graph.inputs, *graph.outputs)} | buffers.constants.keys()
             steps = SideBySide(buffers, fixed, self.hint, many, self.decisions).steps(steps)
@@ -156,7 +157,8 @@ class Lowering:
         inside = buffers.copy()
         made = [self.scheduled(c.strip(strips, counter, inside), inside, one_thread=True) for c in cuts]
         packing = [kernel for kernels in made for kernel in kernels[:-1]]
-        if any(b.name in inside.slices for kernel in packing for b in kernel.arguments):
+        if (any(b.name in inside.slices for kernel in packing for b in kernel.arguments)
+                or self.waits_inside(cuts, made, buffers)):
             return [s for c in cuts for s in self.launches(c.kernel, buffers)]
         buffers.take(inside)
         cut = [kernels[-1] for kernels in made]
@@ -165,6 +167,15 @@ class Lowering:
         before, body = [self.launch(k, buffers) for k in whole], tuple(self.launch(k, buffers) for k in cut)
         self.decisions.append(told(cuts, strips, buffers))
         return [*before, For(symbols_of(counter)[name], strips, body, parallel=True)]
+
+    def waits_inside(self, cuts: list[Cut], made: list[list[Kernel]], buffers: Buffers) -> bool:
+        """Whether a map that waits would have to run in the loop over strips: it is read in pieces, or reads
+        what the strips make."""
+        read = {buffers.owner(b.name) for c in cuts for b in c.kernel.inputs} & self.waiting.keys()
+        whole = {buffers.owner(b.name) for kernels in made for k in kernels for b in k.inputs}
+        strips = {buffers.owner(b.name) for c in cuts for b in c.kernel.outputs}
+        return bool(read - whole) or any(
+            buffers.owner(b.name) in strips for name in read for b in self.waiting[name].inputs)
 
     def laid_out(self, kernels: list[Kernel], graph: Graph, buffers: Buffers) -> list[Kernel]:
         if "assign_layouts" in self.disable:

@@ -43,10 +43,13 @@ from planish.types import Dim, is_static, substitute, symbols_of
 def waiting(kernels: Sequence[Kernel | Node], buffers: Buffers, hint: dict[str, int],
             kept: Collection[str]) -> dict[str, Kernel]:
     """The maps whose one reader is a product of which they are the right operand, by the buffer that they
-    write; `kept` names buffers that are wanted for themselves."""
+    write; `kept` names buffers that are wanted for themselves. A map of what other kernels make runs after
+    them, with their strips."""
     own = [k for k in kernels if isinstance(k, Kernel)]
     readers = Counter(name for k in own for name in {buffers.owner(b.name) for b in k.inputs})
-    maps = {buffers.owner(k.outputs[0].name): k for k in own if _is_map(k)}
+    written = {buffers.owner(b.name) for k in own for b in k.outputs}
+    maps = {buffers.owner(k.outputs[0].name): k for k in own
+            if _is_map(k) and not written & {buffers.owner(b.name) for b in k.inputs}}
     found = {}
     for kernel in own:
         name = _right_operand(kernel, buffers, hint)
