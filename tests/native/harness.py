@@ -92,7 +92,7 @@ def judgement(op: Op, sample: Sample, expected: np.ndarray) -> Judgement:
         least = evaluate(op, sample, np.where(_magnitudes(sample.operands[0]) == 0, 1,
                                               np.minimum(_magnitudes(sample.operands[0]), 1)))[0]
         any_infinite = evaluate(op, sample, 1.0 - np.isinf(sample.operands[0].astype(np.float64)))[0] == 0
-        is_open = (most >= _largest(sample.operands[0])) | any_infinite & (least < _smallest(expected))
+        is_open = (most >= _largest(sample.operands[0])) | any_infinite & (least < _smallest_normal(expected))
     elif bound.scale and op.tolerance == "composite":
         own = _own_error(op, sample, expected) / bound.scale
         magnitude = np.full(expected.shape, np.max(magnitude, initial=0.0) + own)
@@ -160,6 +160,10 @@ def _largest(x: np.ndarray) -> float:
 
 def _smallest(x: np.ndarray) -> float:
     return float(ml_dtypes.finfo(x.dtype).smallest_subnormal)
+
+
+def _smallest_normal(x: np.ndarray) -> float:
+    return float(ml_dtypes.finfo(x.dtype).smallest_normal)
 
 
 def spacing(x: np.ndarray) -> np.ndarray:

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from planish.errors import UnsoundRule
-from planish.ir import constant
+from planish.ir import constant, input_node
 from planish.ops.rules import ops
 from planish.passes import PIPELINE
 from planish.rewrite import Rule, const, rule, variables
 from planish.rewrite.check import CHECKED, check_rule, is_close, matching_nodes, same_bits
 from planish.rewrite.guards import is_float
 from planish.rewrite.rules import ALL_RULES, FAMILIES
-from planish.types import FLOAT32, UINT8
+from planish.types import BOOL, FLOAT32, UINT8, TensorType
 
 x, y = variables("x y")
 c = const("c")
@@ -48,6 +48,13 @@ def test_rule_is_sound(one: Rule) -> None:
 def test_unsound_rule_is_refused(wrong: Rule, complaint: str) -> None:
     with pytest.raises((UnsoundRule, TypeError), match=complaint):
         check_rule(wrong)
+
+
+def test_a_cast_that_would_be_broadcast_does_not_take_the_place_of_a_selection() -> None:
+    one, = (r for r in ALL_RULES if r.name == "select_one_zero")
+    yes, no = (constant(np.int64([v])) for v in (1, 0))
+    assert one.apply(ops.select(input_node("c", TensorType(BOOL, (1,))), yes, no), {}) is not None
+    assert one.apply(ops.select(input_node("c", TensorType(BOOL, ())), yes, no), {}) is None
 
 
 def test_counterexample_shows_values_and_graphs() -> None:

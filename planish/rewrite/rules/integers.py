@@ -34,6 +34,10 @@ def _is_not_bool(match: Match) -> bool | str:
     return match.root.dtype is not BOOL or "select_true_false is for bool"
 
 
+def _asks_at_each_point(match: Match) -> bool | str:
+    return match.x.shape == match.root.shape or "the cast would have to be broadcast"
+
+
 def _shifted(match: Match) -> Node:
     return ops.shift_right(match.x, constant(number(match.c).bit_length() - 1, match.x.dtype))
 
@@ -94,5 +98,5 @@ INTEGERS = (
     rule("ne_true", ops.ne(x, True), ops.logical_not(x), when=is_bool(x)),
     rule("select_true_false", ops.select(x, True, False), x),
     rule("select_one_zero", ops.select(x, 1, 0), lambda m: ops.cast(m.x, dtype=m.root.dtype),
-         when=_is_not_bool),
+         when=every(_is_not_bool, _asks_at_each_point)),
 )
