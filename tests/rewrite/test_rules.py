@@ -57,6 +57,13 @@ def test_a_cast_that_would_be_broadcast_does_not_take_the_place_of_a_selection()
     assert one.apply(ops.select(input_node("c", TensorType(BOOL, ())), yes, no), {}) is None
 
 
+def test_a_sigmoid_that_is_broadcast_stays_outside_its_product() -> None:
+    one, = (r for r in ALL_RULES if r.name == "gate_of_scaled")
+    large, small = (input_node("u", TensorType(FLOAT32, shape)) for shape in ((4, 8), (4, 1)))
+    assert one.apply(large * ops.sigmoid(large * 0.3), {}) is not None
+    assert one.apply(large * ops.sigmoid(small * 0.3), {}) is None
+
+
 def test_counterexample_shows_values_and_graphs() -> None:
     with pytest.raises(UnsoundRule) as refusal:
         check_rule(rule("add_zero", x + 0, x))

@@ -85,6 +85,10 @@ def _stays_normal(pattern: Variable) -> Guard:
     return guard
 
 
+def _is_as_large(match: Match) -> bool | str:
+    return match.gate.shape == match.root.shape or "the sigmoid is of fewer elements than its product"
+
+
 def _gate_of_scaled(match: Match) -> Node:
     """x sigmoid(a u) = x / (1 + 4^-(a log4(e) u))"""
     return ops.gate(match.x, match.u * _in_base_4(match.a))
@@ -111,8 +115,10 @@ SATURATING = (
            relies_on="x + b x^3 overflows where the sigmoid is at its end")
       for name, cube in _CUBES.items()),
     rule("gate_of_scaled", x * ops.sigmoid(u * a).used_once("gate"), _gate_of_scaled, numerics="default",
-         when=every(is_float32(x), is_uniform(a), _stays_normal(a)), relies_on="e^y = 4^(y log4(e))"),
+         when=every(is_float32(x), is_uniform(a), _stays_normal(a), _is_as_large),
+         relies_on="e^y = 4^(y log4(e))"),
     rule("gate_of_cubic", x * ops.sigmoid(u * ops.fma(w, a, b).used_once("inner")).used_once("gate"),
          _gate_of_cubic, numerics="default", relies_on="as gate_of_scaled",
-         when=every(is_float32(x), is_uniform(a), is_uniform(b), _stays_normal(a), _stays_normal(b))),
+         when=every(is_float32(x), is_uniform(a), is_uniform(b), _stays_normal(a), _stays_normal(b),
+                    _is_as_large)),
 )
