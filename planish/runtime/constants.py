@@ -56,6 +56,8 @@ def _made(contents: Sequence[Content], threads: int, place: Place | None,
     """The arrays of contents that are packed or copied: kept before, or laid out now."""
     found = None if place is None else place.find(threads)
     if found is not None:
+        if room is not None:
+            room.leave()
         return found
     wanted = [shape_and_dtype(c) for c in contents]
     total = bytes_of(wanted)

@@ -41,11 +41,21 @@ class Room:
                     return
 
     def zeroed(self, total: int) -> np.ndarray | None:
-        """The memory, from its start, once: so many bytes; None where there are not as many."""
-        if self.is_given or total > len(self.memory):
+        """The memory, from its start, once: so many bytes; None where there are not as many. The system gets
+        back what is not given."""
+        if self.is_given:
             return None
+        fits = total <= len(self.memory)
+        self._end(total if fits else 0)
+        return self.memory[:total] if fits else None
+
+    def leave(self) -> None:
+        """None of it is wanted."""
+        if not self.is_given:
+            self._end(0)
+
+    def _end(self, used: int) -> None:
         self.is_given = True
         with self.taking:  # the step under way comes to its end
-            end = -(-total // mmap.PAGESIZE) * mmap.PAGESIZE
-            advise(self.memory.ctypes.data + end, len(self.memory) - end, mmap.MADV_DONTNEED)
-        return self.memory[:total]
+            end = -(-used // mmap.PAGESIZE) * mmap.PAGESIZE
+            advise(self.memory.ctypes.data + end, max(len(self.memory) - end, 0), mmap.MADV_DONTNEED)

@@ -55,10 +55,14 @@ def test_what_is_not_used_is_given_back():
     assert in_memory(room) <= mmap.PAGESIZE and not memory.any()
 
 
-def test_too_small_a_room_is_not_used():
+@linux
+@pytest.mark.parametrize("leave", [Room.leave, lambda room: room.zeroed(2 * SIZE)], ids=["left", "too small"])
+def test_a_room_that_is_not_used_is_given_back(leave):
     room = Room(SIZE)
-    assert room.zeroed(2 * SIZE) is None
-    assert room.zeroed(SIZE) is not None
+    room.take()
+    assert leave(room) is None
+    room.take()
+    assert in_memory(room) == 0 and room.zeroed(SIZE) is None
 
 
 def test_a_system_that_does_not_know_how(monkeypatch):
