@@ -10,7 +10,6 @@ threads that are awake: to run an empty body on both, and a barrier.
 from __future__ import annotations
 
 import argparse
-import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
@@ -21,14 +20,13 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import planish
+from benchmarks.pool import pool_microseconds
 from planish.capture.torch import translate
-from planish.runtime.native import runtime
 from planish.torch.dynamo import compile_captured
 from planish.torch.program import TorchProgram
 from planish.torch.settings import settings_of
 
 BATCH = 50  # calls per measurement
-TURNS = 2000  # of the pool's own parts
 BARE = ("one tensor", "four tensors")
 WAYS = ("eager", "dynamo", "torch.compile", "planish.compile", "builtin")
 
@@ -112,22 +110,6 @@ def microseconds(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, f
             for _ in range(BATCH):
                 call()
             best[name] = min(best[name], (perf_counter() - start) / BATCH * 1e6)
-    return best
-
-
-def pool_microseconds(rounds: int, threads: int = 2) -> dict[str, float]:
-    """The least that a region and a barrier of the thread pool take."""
-    native = runtime()
-    regions = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(native.code.address("planish_regions"))
-    barriers, turns = native.code.address("planish_barriers_body"), ctypes.c_int64(TURNS)
-    calls = {"region": lambda: regions(TURNS, threads),
-             "barrier": lambda: native.parallel(barriers, ctypes.addressof(turns), threads)}
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(rounds):
-        for name, call in calls.items():
-            start = perf_counter()
-            call()
-            best[name] = min(best[name], (perf_counter() - start) / TURNS * 1e6)
     return best
 
 

@@ -17,6 +17,7 @@ from benchmarks import limits, plot, race, report, training_step
 from benchmarks import workloads as w
 from benchmarks.catalogue import WORKLOADS
 from benchmarks.peers import PEERS, NoProgram, Peer, Ready
+from benchmarks.pool import pool_microseconds
 from benchmarks.worker import Worker, answer
 
 ROOT = Path(__file__).parents[2]
@@ -273,6 +274,11 @@ def test_limits_kernels_do_what_they_say() -> None:
     factor[:] = 1.0
     kernels["fma"](sums.ctypes.data, factor.ctypes.data, 10, 1)
     np.testing.assert_array_equal(sums[: limits._lanes() * limits.CHAINS], 0.5 + 10 * 0.5)
+
+
+def test_parts_of_the_pool_take_time() -> None:
+    found = pool_microseconds(2)
+    assert set(found) == {"region", "barrier"} and all(0 < us < float("inf") for us in found.values())
 
 
 def test_command_line_refuses_unknown_names() -> None:
