@@ -2,7 +2,7 @@
 
 The samples of the records cover random and special values, broadcasting, empty and size-1 operands, strides,
 and sizes of one lane, whole vectors, vectors with a tail and enough for several threads. Each run draws some
-of them anew, most for float32 and fewest for integers, and some with special values always.
+of them anew, more for float32 than for the other dtypes, and some with special values always.
 """
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from planish.runtime.threads import get_num_threads, set_num_threads
 from planish.types import BOOL, FLOAT8_E5M2, FLOAT32, INT32, DType, TensorType
 from tests.native.harness import PRIMITIVES, check_native, graph_of, operands_of, run_native
 
-# Samples without special values, and with them.
-FEWEST, FEW, MANY = (1, 1), (2, 1), (8, 3)
+DRAWN, DRAWN_FLOAT32 = 2, 12   # samples without special values
+SPECIAL, SPECIAL_FLOAT32 = 1, 4
 LARGE = 10_000    # elements
 # A dtype for storage is a byte where it only moves: ops that look inside see each, the others one of them.
 LOOK_INSIDE = {"cast", "bitcast"}
@@ -34,8 +34,9 @@ def chosen(op: Op, dtype: DType, rng: np.random.Generator) -> list[Sample]:
     samples = list(op.samples(rng, dtype))
     special = [s for s in samples if "special" in s.label]
     rest = [s for s in samples if "special" not in s.label]
-    plain, extreme = MANY if dtype is FLOAT32 else FEW if dtype.is_float else FEWEST
-    return [*_drawn(rng, special, extreme), *_drawn(rng, rest, plain)]
+    main = dtype is FLOAT32
+    return [*_drawn(rng, special, SPECIAL_FLOAT32 if main else SPECIAL),
+            *_drawn(rng, rest, DRAWN_FLOAT32 if main else DRAWN)]
 
 
 def _drawn(rng: np.random.Generator, samples: list[Sample], count: int) -> list[Sample]:
@@ -57,7 +58,7 @@ def test_op(op: Op, dtype: DType) -> None:
 def test_numerics(name: str, numerics: str) -> None:
     rng = np.random.default_rng()
     samples = [s for s in OPS[name].samples(rng, FLOAT32) if "special" not in s.label]
-    check_native(OPS[name], _drawn(rng, samples, FEW[0]), numerics)
+    check_native(OPS[name], _drawn(rng, samples, DRAWN), numerics)
 
 
 def bits(results: Any) -> list[bytes]:
